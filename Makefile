@@ -1,0 +1,68 @@
+# Everything that a new machine needs is made here; `make help` lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+GEN_VENV := .venv-gen
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long lint format gen gen-check bench serve clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# The base: what the server, the terminal and the demo need.
+$(VENV)/.run: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Runlane needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,openai]'
+	touch $@
+
+# What checks and tests need beside it.
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,openai,dev]'
+	touch $@
+
+# Stubs made by a new grpcio-tools refuse older runtimes, so it has a place of its own.
+$(GEN_VENV)/.done: Makefile
+	test -x $(GEN_VENV)/bin/python || $(PYTHON) -m venv $(GEN_VENV)
+	$(GEN_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'grpcio-tools==1.76.0' 'mypy-protobuf==5.1.0' 'protobuf>=6.33.5,<7'
+	touch $@
+
+demo: $(VENV)/.run ## the main job, told by a program: submit, steer, follow up, fork, survive a kill
+	$(BIN)/python examples/session_demo.py
+
+serve: $(VENV)/.run ## a server on 127.0.0.1:7480 with its data in ./runlane.db
+	$(BIN)/runlane serve --store sqlite:runlane.db
+
+test: $(VENV)/.dev ## all tests but the long ones
+	$(BIN)/python -m pytest -m 'not long'
+
+test-long: $(VENV)/.dev ## the tests that take long
+	$(BIN)/python -m pytest -m long --timeout 7200
+
+bench: $(VENV)/.dev ## figures as ratios to floors of the same run
+	$(BIN)/python -m tests.bench
+
+lint: $(VENV)/.dev gen-check ## every static check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+	if test -f proto/released.binpb; then $(BIN)/buf breaking --against proto/released.binpb; else echo 'no release yet: nothing to break'; fi
+
+format: $(VENV)/.dev ## format code and protos
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+	$(BIN)/buf format -w
+
+gen: $(VENV)/.dev $(GEN_VENV)/.done ## make the generated code anew
+	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
+	$(BIN)/python tools/place_generated.py
+
+gen-check: gen ## the generated code is fresh
+	@test -z "$$(git status --porcelain clients/python/runlane/v1 clients/python/runlane/_vendor)" || { git status --short clients/python/runlane/v1 clients/python/runlane/_vendor; echo 'generated code is not fresh: run make gen and commit'; exit 1; }
+
+clean: ## remove what was made
+	rm -rf $(VENV) $(GEN_VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""The Runlane server: durable sessions for AI agents."""

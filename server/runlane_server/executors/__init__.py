@@ -1,0 +1,1 @@
+"""The embedded executor and the models that it serves."""

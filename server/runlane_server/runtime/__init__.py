@@ -1,0 +1,1 @@
+"""The asyncio machinery: engine, group commit, wake-up bus, timers, dispatch."""

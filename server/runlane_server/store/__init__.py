@@ -1,0 +1,1 @@
+"""Stores: one Protocol and what implements it."""

@@ -1,0 +1,489 @@
+"""The Protocol that every store fulfils, and the records that it takes and gives.
+
+A store knows sessions, rows and bytes, and no rules. What is encoded (hot
+state, events, messages, options) is opaque to it. Every list is ordered, total
+and stable; every read is one snapshot of committed rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from runlane_server.core.model import (
+    Mode,
+    Phase,
+    Route,
+    SessionKey,
+    SessionRecord,
+    SessionStatus,
+    StopReason,
+    SubmissionState,
+    TimerKind,
+)
+from runlane_server.core.rows import Row
+
+# --- what is written -------------------------------------------------------
+
+
+@dataclass(slots=True)
+class EventGroup:
+    """The events of one commit of one session, `first` to `last` by sequence.
+
+    Attributes:
+        data: The encoded group, opaque to the store.
+    """
+
+    first: int
+    last: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class SessionCommit:
+    """What one decision writes to one session.
+
+    Attributes:
+        expected_token: The token that the stored state must have; None: the session must
+            not exist.
+        token: The new token; no other writer can make the same.
+        state: The encoded hot state.
+        status: For lists, as are `current_run_id` and `update_time`.
+        events: None where nothing happened.
+        rows: Written in order. Byte fields of rows are in `encoded`.
+        encoded: By the index of its row: RunInserted, SubmissionInserted: the encoded
+            options; MessageAppended: the whole encoded message, or, where its content is
+            None, the encoded message without content, to be followed by the stored content
+            of its submission.
+    """
+
+    key: SessionKey
+    expected_token: bytes | None
+    token: bytes
+    state: bytes
+    status: SessionStatus
+    current_run_id: str
+    update_time: int
+    events: EventGroup | None = None
+    rows: list[Row] = field(default_factory=list)
+    encoded: dict[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class RequestKey:
+    """Names a request_id: namespace, method, scope (see the design) and the id."""
+
+    namespace: str
+    method: str
+    scope: str
+    request_id: str
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """The answer that a request_id got.
+
+    Attributes:
+        hash: Of the request, to tell another request with the same id.
+        answer: Encoded; ids and states only.
+        session: The session whose settlement its keeping time starts at; None: none.
+    """
+
+    key: RequestKey
+    hash: bytes
+    answer: bytes
+    create_time: int
+
+
+@dataclass(slots=True)
+class CommitUnit:
+    """All or none: commits of one or two sessions and the record of their request.
+
+    Attributes:
+        sessions: In order of (namespace, session_id). May be empty.
+        unchanged: Sessions that must still have this token and are not written: what a
+            no-op with a request_id was decided on.
+        drained_executor: (namespace, executor_id) that takes no more activations.
+    """
+
+    sessions: list[SessionCommit] = field(default_factory=list)
+    request: RequestRecord | None = None
+    unchanged: list[tuple[SessionKey, bytes]] = field(default_factory=list)
+    drained_executor: tuple[str, str] | None = None
+
+
+@dataclass(slots=True)
+class LeaseRenewal:
+    """A heartbeat: sets the end of a lease where activation and epoch still hold it."""
+
+    activation_id: str
+    epoch: int
+    duration: int
+    expire_time: int
+
+
+Write = CommitUnit | LeaseRenewal
+
+
+@dataclass(slots=True)
+class Committed:
+    """It is durable. `groups` are the events that were appended, by session."""
+
+
+@dataclass(slots=True)
+class Conflict:
+    """The state it was decided on is not the stored one; nothing was written."""
+
+
+@dataclass(slots=True)
+class Duplicate:
+    """The request_id has an answer already; nothing was written."""
+
+    record: RequestRecord
+
+
+@dataclass(slots=True)
+class Rejected:
+    """A row broke a constraint; nothing of the unit was written, its neighbours were."""
+
+    detail: str
+
+
+@dataclass(slots=True)
+class Unavailable:
+    """The store failed; nothing of the whole batch is to be relied on."""
+
+    detail: str
+
+
+Outcome = Committed | Conflict | Duplicate | Rejected | Unavailable
+
+# --- what is read ----------------------------------------------------------
+
+
+@dataclass(slots=True)
+class StoreInfo:
+    """What the store is.
+
+    Attributes:
+        kind: `sqlite` or `memory`.
+        durable: Whether an answered write is on disk.
+        epoch: New at each restore of a backup.
+    """
+
+    kind: str
+    durable: bool
+    store_id: str
+    epoch: int
+
+
+@dataclass(slots=True)
+class LoadedSession:
+    """What a decision starts from. `lease_expire_time` is 0 without a lease."""
+
+    token: bytes
+    state: bytes
+    lease_expire_time: int
+
+
+@dataclass(slots=True)
+class SessionRow:
+    """A session as it is shown; `state` is the encoded hot state.
+
+    Attributes:
+        source_session_id: Of a fork.
+    """
+
+    record: SessionRecord
+    state: bytes
+    source_session_id: str = ""
+    source_run_id: str = ""
+
+
+class SessionOrder:
+    """Orders of `list_sessions`; equal times are ordered by session_id."""
+
+    CREATED_DESC = 1
+    CREATED_ASC = 2
+    UPDATED_DESC = 3
+
+
+@dataclass(slots=True)
+class SessionFilter:
+    """Which sessions; deleted ones never. Times: from inclusive, before exclusive; 0: none."""
+
+    labels: dict[str, str] = field(default_factory=dict)
+    status: SessionStatus | None = None
+    create_time_from: int = 0
+    create_time_before: int = 0
+    roots_only: bool = False
+    forks_of: str = ""
+
+
+@dataclass(slots=True)
+class RunRow:
+    """A run as it is stored.
+
+    Attributes:
+        options: Encoded options.
+        state: The session's encoded hot state where the run is live, else None.
+        first_sequence: Of the event that its creation appended first.
+        last_sequence: Of its terminal event; 0 while it lives.
+    """
+
+    run_id: str
+    session_id: str
+    submission_id: str
+    agent: str
+    mode: Mode
+    request_id: str
+    create_time: int
+    first_sequence: int
+    message_number: int
+    options: bytes
+    preview: str
+    phase: Phase
+    state: bytes | None = None
+    stop_reason: StopReason | None = None
+    failure_reason: int = 0
+    failure_message: str = ""
+    failure_retryable: bool = False
+    output_message_number: int = 0
+    output_json: str = ""
+    message_cutoff: int = 0
+    digest: bytes = b""
+    end_time: int = 0
+    last_sequence: int = 0
+    attempt: int = 0
+    usage: bytes = b""
+    cancellation: bytes = b""
+
+
+@dataclass(slots=True)
+class SubmissionRow:
+    """A submission as it is stored: one that was queued, or one that started a run at once.
+
+    Attributes:
+        content: Encoded content; for a settled one that of its message. Cut where a limit
+            was asked for.
+        content_size: Its whole size in bytes.
+        failure: A SubmissionFailure; 0: none.
+    """
+
+    submission_id: str
+    session_id: str
+    run_id: str
+    mode: Mode
+    route: Route
+    state: SubmissionState
+    request_id: str
+    create_time: int
+    settle_time: int = 0
+    failure: int = 0
+    message_number: int = 0
+    content: bytes = b""
+
+
+@dataclass(slots=True)
+class MessageRow:
+    """A message as it is stored; `data` is encoded whole."""
+
+    number: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class LiveRows:
+    """One snapshot of all that the live state shows.
+
+    Attributes:
+        pending: Pending submissions in no particular order.
+        messages: The newest messages, ascending.
+    """
+
+    session: SessionRow
+    run: RunRow | None
+    pending: list[SubmissionRow]
+    messages: list[MessageRow]
+
+
+@dataclass(slots=True)
+class QueuedActivation:
+    """An activation that waits for an executor."""
+
+    key: SessionKey
+    activation_id: str
+    agent: str
+    queue_time: int
+
+
+@dataclass(slots=True)
+class LiveLease:
+    """A lease that stands. `agent` is its run's."""
+
+    key: SessionKey
+    activation_id: str
+    agent: str
+    executor_id: str
+    expire_time: int
+
+
+@dataclass(slots=True)
+class StoredTimer:
+    """A durable timer."""
+
+    key: SessionKey
+    kind: TimerKind
+    due_time: int
+
+
+class Store(Protocol):
+    """Sessions, rows and bytes, durable.
+
+    Every method may raise StoreUnavailable or StoreCorrupt. Methods that take a
+    session give None, or nothing, where it is not there; a deleted one is there for
+    `load` alone, and for `events` until it is swept.
+    """
+
+    info: StoreInfo
+
+    async def open(self, now: int, embedded_prefix: str) -> None:
+        """Takes the store for this process, or fails with StoreRefused, nothing changed.
+
+        Migrates an older schema. Leases of executors whose id starts with
+        `embedded_prefix` belong to a process that is gone: they end at `now`. All others
+        may be renewed for one full lease: they end no sooner than `now` plus their
+        duration.
+        """
+
+    async def close(self) -> None:
+        """Gives the store back; writes in flight are finished first."""
+
+    async def commit(self, batch: Sequence[Write]) -> list[Outcome]:
+        """Writes a batch in one transaction; one outcome each, in order.
+
+        Returns after the commit is durable. Later writes of a batch see the earlier ones:
+        what was decided on one that was not written gets Conflict.
+        """
+
+    async def load(self, key: SessionKey) -> LoadedSession | None:
+        """Reads what a decision starts from."""
+
+    async def find_request(self, key: RequestKey) -> RequestRecord | None:
+        """Reads the answer of a request_id."""
+
+    async def find_session_of_run(self, namespace: str, run_id: str) -> str | None:
+        """Returns the session of a run that exists; also of a terminal one."""
+
+    async def find_session_of_submission(self, namespace: str, submission_id: str) -> str | None:
+        """Returns the session of a submission."""
+
+    async def session(self, key: SessionKey) -> SessionRow | None:
+        """Reads a session."""
+
+    async def list_sessions(
+        self,
+        namespace: str,
+        where: SessionFilter,
+        order: int,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> list[SessionRow]:
+        """Lists sessions after (time, session_id) in an order of SessionOrder."""
+
+    async def run(self, namespace: str, run_id: str) -> RunRow | None:
+        """Reads a run."""
+
+    async def list_runs(
+        self,
+        key: SessionKey,
+        phases: Sequence[Phase],
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> list[RunRow] | None:
+        """Lists runs ascending by (create_time, run_id); `phases` empty: all."""
+
+    async def submission(self, namespace: str, submission_id: str) -> SubmissionRow | None:
+        """Reads a submission."""
+
+    async def submission_of_reserved_run(
+        self, namespace: str, run_id: str
+    ) -> SubmissionRow | None:
+        """Reads the queued submission that the run id is, or was, reserved for."""
+
+    async def list_submissions(
+        self,
+        key: SessionKey,
+        states: Sequence[SubmissionState],
+        after: tuple[int, str] | None,
+        limit: int,
+        content_limit: int,
+    ) -> list[SubmissionRow] | None:
+        """Lists submissions ascending by (create_time, submission_id).
+
+        Content over `content_limit` bytes is left out.
+        """
+
+    async def last_sequence(self, key: SessionKey) -> int | None:
+        """Reads the sequence of the newest event; also of a deleted session."""
+
+    async def events(
+        self, key: SessionKey, after: int, through: int, max_events: int, max_bytes: int
+    ) -> list[EventGroup]:
+        """Reads groups that hold events after `after` up to `through`, ascending.
+
+        Stops once it has `max_events` events or `max_bytes`; gives at least one group
+        where there is one.
+        """
+
+    async def messages(
+        self,
+        key: SessionKey,
+        first: int,
+        last: int,
+        max_items: int,
+        max_bytes: int,
+        *,
+        descending: bool = False,
+    ) -> list[MessageRow]:
+        """Reads messages numbered `first` to `last`, ascending or descending.
+
+        Messages that a fork took over are its own here. Stops before it passes
+        `max_bytes`, but gives at least one message where there is one.
+        """
+
+    async def messages_by_number(
+        self, key: SessionKey, numbers: Sequence[int]
+    ) -> list[MessageRow]:
+        """Reads these messages, at most 256, ascending."""
+
+    async def live(
+        self, key: SessionKey, message_limit: int, max_bytes: int, content_limit: int
+    ) -> LiveRows | None:
+        """Reads all that the live state shows in one snapshot."""
+
+    async def ancestors(self, key: SessionKey, limit: int) -> list[tuple[str, str]]:
+        """Reads (session_id, run_id) of the direct source, its source, and so on."""
+
+    async def queued_activations(self) -> list[QueuedActivation]:
+        """Reads all activations that wait, ascending by queue_time."""
+
+    async def leases(self) -> list[LiveLease]:
+        """Reads all leases."""
+
+    async def timers(self) -> list[StoredTimer]:
+        """Reads all durable timers."""
+
+    async def drained_executors(self) -> list[tuple[str, str]]:
+        """Reads (namespace, executor_id) of all drained executors."""
+
+    async def sweep(self, key: SessionKey, max_rows: int) -> bool:
+        """Removes up to `max_rows` rows of a deleted session; True once none is left.
+
+        Messages that forks show are kept. The last step clears the timer.
+        """
+
+    async def expire_requests(self, before: int, max_rows: int) -> int:
+        """Removes request records that nothing keeps, made before a time."""
+
+    async def check(self) -> list[str]:
+        """Verifies the whole store; returns what is wrong, one line each."""

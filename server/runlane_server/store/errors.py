@@ -1,0 +1,23 @@
+"""What a store says when it cannot.
+
+    StoreError
+    ├── StoreUnavailable    not now: disk full, locked, gone; whether a write was made is open
+    ├── StoreCorrupt        what it holds fails its checks
+    └── StoreRefused        it will not be opened: in use, of an unknown version, changed by hand
+"""
+
+
+class StoreError(Exception):
+    """Base of all. The text is for operators and never reaches a caller."""
+
+
+class StoreUnavailable(StoreError):  # noqa: N818 - named for the state
+    """The store does not take or give data now."""
+
+
+class StoreCorrupt(StoreError):  # noqa: N818 - named for the state
+    """What the store holds fails its checks."""
+
+
+class StoreRefused(StoreError):  # noqa: N818 - named for the act
+    """The store will not be opened; nothing was changed."""
