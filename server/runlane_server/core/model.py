@@ -399,3 +399,33 @@ class Rules:
     max_model_steps: int = 20
     cancel_grace: int = 30_000_000
     sweep_delay: int = 60_000_000
+
+
+class DeltaKind(IntEnum):
+    """What block a delta is of."""
+
+    TEXT = 1
+    REASONING = 2
+
+
+@dataclass(slots=True)
+class Delta:
+    """A piece of a model answer on its way; exactly one of the last three is set.
+
+    Attributes:
+        base_revision: What `append_text` extends, or `block_done` closes; 0 with
+            `snapshot_text`.
+        revision: Of the block after this piece.
+    """
+
+    model_stream_id: str
+    run_id: str
+    activation_id: str
+    step: int
+    block_index: int
+    kind: DeltaKind
+    base_revision: int
+    revision: int
+    append_text: str | None = None
+    snapshot_text: str | None = None
+    block_done: bool = False
