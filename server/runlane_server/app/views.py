@@ -4,11 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from runlane_server.core.commands import RunFacts, SessionFacts, SubmissionFacts
-from runlane_server.core.model import Activation, Command, Fence, Phase, SessionRecord
+from runlane_server.core.commands import CommitAnswer, RunFacts, SessionFacts, SubmissionFacts
+from runlane_server.core.model import (
+    Activation,
+    Command,
+    Content,
+    Fence,
+    Phase,
+    RunOptions,
+    SessionRecord,
+)
 from runlane_server.store.base import MessageRow
 
 Item = TypeVar("Item")
+Given = TypeVar("Given")
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,6 +38,26 @@ class Caller:
     method: str = ""
     request_id: str = ""
     request_hash: bytes = b""
+
+
+@dataclass(slots=True)
+class Result(Generic[Given]):
+    """The answer of a command; `replayed`: it is that of an earlier call."""
+
+    answer: Given
+    replayed: bool
+
+
+@dataclass(slots=True)
+class ForkRequest:
+    """What a fork is asked for; None: as the source has it, or none."""
+
+    display_name: str = ""
+    labels: dict[str, str] | None = None
+    metadata_json: str | None = None
+    default_agent: str | None = None
+    input: Content | None = None
+    options: RunOptions | None = None
 
 
 @dataclass(slots=True)
@@ -115,6 +144,41 @@ class LeasedView:
     reserved_step: int
     context: list[MessageRow] | None
     control: ActivationControl
+
+
+@dataclass(slots=True)
+class PollView:
+    """Answer of a poll; `leased` None: nothing was there."""
+
+    leased: LeasedView | None = None
+    draining: bool = False
+    fence_lost: bool = False
+    sequence: int = 0
+    replayed: bool = False
+
+
+@dataclass(slots=True)
+class CommitView:
+    """Answer of an executor's commit; `delivered`: messages that it has not written."""
+
+    answer: CommitAnswer
+    delivered: list[MessageRow]
+    control: ActivationControl
+    fence_lost: bool
+    replayed: bool
+
+
+@dataclass(slots=True)
+class ServerInfoView:
+    """What the server is; `limits` by name, value and unit."""
+
+    version: str
+    store_kind: str
+    durable: bool
+    store_id: str
+    store_epoch: int
+    features: list[str]
+    limits: list[tuple[str, int, str]]
 
 
 @dataclass(slots=True)

@@ -346,4 +346,6 @@ class DrainAnswer:
     sequence: int = 0
 
 
-Answer = SessionAnswer | SubmitAnswer | RunAnswer | ForkAnswer | LeaseAnswer | CommitAnswer | DrainAnswer
+Answer = (
+    SessionAnswer | SubmitAnswer | RunAnswer | ForkAnswer | LeaseAnswer | CommitAnswer | DrainAnswer
+)

@@ -5,8 +5,11 @@ input text. Enum numbers equal those of the protos (`runlane.v1`); a test holds
 them together. Times are integers, microseconds since 1970 UTC; spans too.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from operator import attrgetter
+from typing import Any
 
 
 class SessionStatus(IntEnum):
@@ -90,6 +93,12 @@ class RunFailure(IntEnum):
     MODEL_UNAVAILABLE = 5
     MODEL_REFUSED = 6
     EXECUTOR_ERROR = 7
+
+
+class ActivationKind(IntEnum):
+    """Why an executor's turn is taken."""
+
+    START = 1
 
 
 class ActivationState(IntEnum):
@@ -277,6 +286,7 @@ class Queued:
     size: int
     content_hash: bytes
     options: RunOptions
+    create_time: int
 
 
 @dataclass(slots=True)
@@ -326,10 +336,23 @@ class SessionState:
 
     def copy(self) -> "SessionState":
         """Returns a copy that can be changed; the queued inputs in it are shared."""
-        run = self.run
-        if run is not None:
-            run = replace(run, activation=replace(run.activation))
-        return replace(self, run=run, steers=self.steers[:], next_runs=self.next_runs[:])
+        state = SessionState(*_state_values(self))
+        state.steers = self.steers[:]
+        state.next_runs = self.next_runs[:]
+        if self.run is not None:
+            state.run = run = Run(*_run_values(self.run))
+            run.activation = Activation(*_activation_values(run.activation))
+        return state
+
+
+def _values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    # Every command copies a state: this takes a fifth of what dataclasses.replace does.
+    return attrgetter(*(one.name for one in fields(kind)))
+
+
+_state_values = _values(SessionState)
+_run_values = _values(Run)
+_activation_values = _values(Activation)
 
 
 @dataclass(slots=True)
@@ -387,6 +410,7 @@ class Rules:
         max_next_runs: Pending next runs of a session.
         max_pending_bytes: Pending input of a session, in bytes.
         max_model_steps: Default budget of model steps of a run.
+        agent_model_steps: The same for single agents, by name.
         cancel_grace: Default grace, in microseconds.
         sweep_delay: How long the rows of a deleted session stay, in microseconds.
     """
@@ -397,6 +421,7 @@ class Rules:
     max_next_runs: int = 64
     max_pending_bytes: int = 8 * 1024 * 1024
     max_model_steps: int = 20
+    agent_model_steps: Mapping[str, int] = field(default_factory=dict)
     cancel_grace: int = 30_000_000
     sweep_delay: int = 60_000_000
 

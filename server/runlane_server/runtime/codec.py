@@ -72,3 +72,6 @@ class Codec(Protocol):
 
     def message_batch(self, messages: Sequence[bytes]) -> bytes:
         """Encodes messages as field 1 of a response: every stream of messages has it there."""
+
+    def role(self, message: bytes) -> int:
+        """Returns the role of an encoded message, without decoding it whole."""

@@ -1,1 +1,5 @@
 """The store on SQLite."""
+
+from runlane_server.store.sqlite.store import SqliteStore
+
+__all__ = ["SqliteStore"]

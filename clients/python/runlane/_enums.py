@@ -1,0 +1,315 @@
+"""The words of the contract as string enums.
+
+Each member prints as its word (`delivered`, `follow_up`, `run.terminal`). A number that a
+newer server sends and this client does not know becomes `UNKNOWN`.
+"""
+
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from google.protobuf.descriptor import EnumDescriptor
+
+from runlane.v1 import event_pb2, message_pb2, run_pb2, server_service_pb2, session_pb2
+from runlane.v1 import submission_pb2 as sub_pb2
+
+_E = TypeVar("_E", bound=StrEnum)
+
+
+class SessionState(StrEnum):
+    """Whether a session takes new input."""
+
+    UNKNOWN = "unknown"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Command(StrEnum):
+    """What may be asked of a session."""
+
+    UNKNOWN = "unknown"
+    START = "start"
+    AUTO = "auto"
+    QUEUE = "queue"
+    STEER = "steer"
+    FOLLOW_UP = "follow_up"
+    REPLACE = "replace"
+    INTERRUPT = "interrupt"
+    WITHDRAW = "withdraw"
+    CLOSE = "close"
+    REOPEN = "reopen"
+    DELETE = "delete"
+
+
+class SubmitMode(StrEnum):
+    """What is to be done with an input while a run is live."""
+
+    UNKNOWN = "unknown"
+    START = "start"
+    AUTO = "auto"
+    QUEUE = "queue"
+    STEER = "steer"
+    FOLLOW_UP = "follow_up"
+    REPLACE = "replace"
+
+
+class SubmitRoute(StrEnum):
+    """What was done with an input."""
+
+    UNKNOWN = "unknown"
+    RUN = "run"
+    STEER = "steer"
+    FOLLOW_UP = "follow_up"
+
+
+class SubmissionState(StrEnum):
+    """How far an input has come; all but `PENDING` are ends."""
+
+    UNKNOWN = "unknown"
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    WITHDRAWN = "withdrawn"
+
+
+class OnMiss(StrEnum):
+    """What happens to a steer that misses its run."""
+
+    UNKNOWN = "unknown"
+    FAIL = "fail"
+    FOLLOW_UP = "follow_up"
+
+
+class SubmissionFailure(StrEnum):
+    """Why an input failed."""
+
+    UNKNOWN = "unknown"
+    TARGET_TERMINAL = "target_terminal"
+    TARGET_CANCELLING = "target_cancelling"
+    START_FAILED = "start_failed"
+    SESSION_CLOSED = "session_closed"
+
+
+class RunPhase(StrEnum):
+    """Whether a run lives."""
+
+    UNKNOWN = "unknown"
+    ACTIVE = "active"
+    TERMINAL = "terminal"
+
+
+class RunPosition(StrEnum):
+    """Where in its loop a run stands."""
+
+    UNKNOWN = "unknown"
+    BEFORE_MODEL = "before_model"
+    OUTCOME_READY = "outcome_ready"
+
+
+class StopReason(StrEnum):
+    """Why a run ended."""
+
+    UNKNOWN = "unknown"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+
+
+class RunFailureReason(StrEnum):
+    """What kind of failure ended a run."""
+
+    UNKNOWN = "unknown"
+    LEASE_EXPIRED = "lease_expired"
+    MODEL_UNAVAILABLE = "model_unavailable"
+    MODEL_REFUSED = "model_refused"
+    EXECUTOR_ERROR = "executor_error"
+
+
+class ActivationState(StrEnum):
+    """Whether an executor has the activation."""
+
+    UNKNOWN = "unknown"
+    QUEUED = "queued"
+    LEASED = "leased"
+
+
+class MessageRole(StrEnum):
+    """Whose turn a message is."""
+
+    UNKNOWN = "unknown"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class MessageAuthor(StrEnum):
+    """How a message came to be."""
+
+    UNKNOWN = "unknown"
+    INPUT = "input"
+    STEER = "steer"
+    MODEL = "model"
+
+
+class MediaKind(StrEnum):
+    """What the bytes of a media block are for."""
+
+    UNKNOWN = "unknown"
+    IMAGE = "image"
+    AUDIO = "audio"
+    VIDEO = "video"
+    FILE = "file"
+
+
+class DeltaKind(StrEnum):
+    """What the block of a delta is."""
+
+    UNKNOWN = "unknown"
+    TEXT = "text"
+    REASONING = "reasoning"
+
+
+class Durability(StrEnum):
+    """How durable an answered write is."""
+
+    UNKNOWN = "unknown"
+    PROCESS = "process"
+    DISK = "disk"
+
+
+class ActivationEnd(StrEnum):
+    """What ended an activation: an act of its executor, or anything else."""
+
+    UNKNOWN = "unknown"
+    FINISHED = "finished"
+    RELEASED = "released"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    CANCELLED = "cancelled"
+    GRACE_EXPIRED = "grace_expired"
+    LEASE_EXPIRED = "lease_expired"
+
+
+class SessionEventKind(StrEnum):
+    """Kinds of events about a session."""
+
+    SESSION_CREATED = "session.created"
+    SESSION_UPDATED = "session.updated"
+    SESSION_CLOSED = "session.closed"
+    SESSION_REOPENED = "session.reopened"
+    SESSION_FORKED = "session.forked"
+    SESSION_DELETED = "session.deleted"
+
+
+class SubmissionEventKind(StrEnum):
+    """Kinds of events about an input that was queued."""
+
+    SUBMISSION_PENDING = "submission.pending"
+    SUBMISSION_MOVED = "submission.moved"
+    SUBMISSION_DELIVERED = "submission.delivered"
+    SUBMISSION_FAILED = "submission.failed"
+    SUBMISSION_WITHDRAWN = "submission.withdrawn"
+
+
+class RunEventKind(StrEnum):
+    """Kinds of events about a run."""
+
+    RUN_CREATED = "run.created"
+    RUN_CANCELLATION_REQUESTED = "run.cancellation_requested"
+    RUN_TERMINAL = "run.terminal"
+    ACTIVATION_QUEUED = "activation.queued"
+    ACTIVATION_LEASED = "activation.leased"
+    ACTIVATION_ENDED = "activation.ended"
+    ACTIVATION_ABANDONED = "activation.abandoned"
+    MESSAGE_APPENDED = "message.appended"
+    MODEL_STEP_RESERVED = "model_step.reserved"
+    MODEL_STEP_COMMITTED = "model_step.committed"
+
+
+EventKind = SessionEventKind | SubmissionEventKind | RunEventKind
+
+# Which enum of the contract each class mirrors, with the prefix of its values.
+_SOURCES: Final[dict[type[StrEnum], tuple[EnumDescriptor, str]]] = {
+    SessionState: (session_pb2.Session.State.DESCRIPTOR, "STATE_"),
+    Command: (session_pb2.Command.DESCRIPTOR, "COMMAND_"),
+    SubmitMode: (sub_pb2.Submission.Mode.DESCRIPTOR, "MODE_"),
+    SubmitRoute: (sub_pb2.Submission.Route.DESCRIPTOR, "ROUTE_"),
+    SubmissionState: (sub_pb2.Submission.State.DESCRIPTOR, "STATE_"),
+    OnMiss: (sub_pb2.Submission.OnMiss.DESCRIPTOR, "ON_MISS_"),
+    SubmissionFailure: (sub_pb2.Submission.FailureReason.DESCRIPTOR, "FAILURE_REASON_"),
+    RunPhase: (run_pb2.Run.Phase.DESCRIPTOR, "PHASE_"),
+    RunPosition: (run_pb2.Run.Position.DESCRIPTOR, "POSITION_"),
+    StopReason: (run_pb2.Run.StopReason.DESCRIPTOR, "STOP_REASON_"),
+    RunFailureReason: (run_pb2.RunFailure.Reason.DESCRIPTOR, "REASON_"),
+    ActivationState: (run_pb2.Activation.State.DESCRIPTOR, "STATE_"),
+    MessageRole: (message_pb2.Message.Role.DESCRIPTOR, "ROLE_"),
+    MessageAuthor: (message_pb2.Message.Author.DESCRIPTOR, "AUTHOR_"),
+    MediaKind: (message_pb2.Media.Kind.DESCRIPTOR, "KIND_"),
+    DeltaKind: (event_pb2.Delta.Kind.DESCRIPTOR, "KIND_"),
+    Durability: (server_service_pb2.GetServerInfoResponse.Durability.DESCRIPTOR, "DURABILITY_"),
+}
+
+
+def _numbers(descriptor: EnumDescriptor, prefix: str) -> dict[str, int]:
+    return {
+        value.name.removeprefix(prefix).lower(): value.number
+        for value in descriptor.values
+        if value.number
+    }
+
+
+_NUMBERS: Final[dict[type[StrEnum], dict[str, int]]] = {
+    kind: _numbers(*source) for kind, source in _SOURCES.items()
+}
+_MEMBERS: Final[dict[type[StrEnum], dict[int, StrEnum]]] = {
+    kind: {number: kind(word) for word, number in words.items() if word in set(kind)}
+    for kind, words in _NUMBERS.items()
+}
+_EVENT_NUMBERS: Final[dict[str, int]] = {
+    kind.value: event_pb2.Event.Type.Value(f"TYPE_{kind.name}")
+    for kinds in (SessionEventKind, SubmissionEventKind, RunEventKind)
+    for kind in kinds
+}
+_EVENT_KINDS: Final[dict[int, EventKind]] = {
+    _EVENT_NUMBERS[kind.value]: kind
+    for kinds in (SessionEventKind, SubmissionEventKind, RunEventKind)
+    for kind in kinds
+}
+
+
+def member(kind: type[_E], number: int) -> _E:
+    """Returns the member for a number of the contract; `UNKNOWN` for one that is new."""
+    return kind(_MEMBERS[kind].get(number, "unknown"))
+
+
+def optional_member(kind: type[_E], number: int) -> _E | None:
+    """Returns the member, or None for zero, which stands for an unset field."""
+    return member(kind, number) if number else None
+
+
+def number_of(kind: type[_E], word: str) -> int:
+    """Returns the number of a word.
+
+    Raises:
+        ValueError: The word is none of this enum.
+    """
+    try:
+        return _NUMBERS[kind][word]
+    except KeyError:
+        words = ", ".join(_NUMBERS[kind])
+        raise ValueError(f"{word!r} is no {kind.__name__}; there are {words}") from None
+
+
+def event_kind(number: int) -> EventKind | None:
+    """Returns the kind of an event type; None for one that this client does not know."""
+    return _EVENT_KINDS.get(number)
+
+
+def event_type(kind: str) -> int:
+    """Returns the number of an event kind, given as member or as its dotted words.
+
+    Raises:
+        ValueError: There is no such kind.
+    """
+    try:
+        return _EVENT_NUMBERS[kind]
+    except KeyError:
+        raise ValueError(f"{kind!r} is no kind of event") from None

@@ -1,0 +1,480 @@
+"""The records of the service, as frozen models. Times are aware and in UTC."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from pydantic import Field
+
+from runlane._content import Block, Message, Record, text_of
+from runlane._enums import (
+    ActivationState,
+    Command,
+    Durability,
+    RunFailureReason,
+    RunPhase,
+    RunPosition,
+    SessionState,
+    StopReason,
+    SubmissionFailure,
+    SubmissionState,
+    SubmitMode,
+    SubmitRoute,
+)
+
+_T = TypeVar("_T")
+
+
+class ForkSource(Record):
+    """Where a forked session comes from.
+
+    Attributes:
+        session_id: The session that was forked.
+        run_id: The run at whose end it was forked.
+    """
+
+    session_id: str
+    run_id: str
+
+
+class Session(Record):
+    """A conversation.
+
+    Attributes:
+        session_id: Its id.
+        display_name: Name for people; may be empty.
+        labels: Labels to list sessions by.
+        metadata_json: A JSON object of the application; empty means none.
+        default_agent: Agent of runs that name none.
+        state: Whether it takes new input.
+        current_run_id: The live run; None while it is idle.
+        message_count: Number of committed messages.
+        forked_from: The direct source of a fork.
+        revision: Grows by one with each change of messages or record.
+        etag: Tag of the record, for `Client.update_session`.
+        create_time: When it was created.
+        update_time: When the revision last grew.
+    """
+
+    session_id: str
+    display_name: str
+    labels: Mapping[str, str]
+    metadata_json: str
+    default_agent: str
+    state: SessionState
+    current_run_id: str | None
+    message_count: int
+    forked_from: ForkSource | None
+    revision: int
+    etag: str
+    create_time: datetime | None
+    update_time: datetime | None
+
+
+class Usage(Record):
+    """What a run, or a step of it, has used.
+
+    Attributes:
+        model_steps_reserved: Model steps reserved; only of a run.
+        model_steps_committed: Model steps committed; only of a run.
+        input_tokens: Tokens read by the model.
+        output_tokens: Tokens written by the model.
+        cached_input_tokens: Of the input tokens, those read from the provider's cache.
+        reasoning_tokens: Of the output tokens, those spent on reasoning.
+        cost_usd_micros: Cost in millionths of a US dollar.
+    """
+
+    model_steps_reserved: int = 0
+    model_steps_committed: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost_usd_micros: int = 0
+
+
+class RunOptions(Record):
+    """What a run is started with; unset fields take the defaults of session and server.
+
+    Attributes:
+        agent: The name that executors poll for.
+        model: The model that the executor should use.
+        max_model_steps: Model steps that may be reserved: 1 to 10,000.
+        cancel_grace: Seconds that an executor may take to settle the run after a request
+            to cancel it: 0 to 600.
+        request_options: A JSON object that the executor hands to the model.
+    """
+
+    agent: str | None = None
+    model: str | None = None
+    max_model_steps: int | None = Field(default=None, ge=1)
+    cancel_grace: float | None = Field(default=None, ge=0)
+    request_options: Mapping[str, Any] | None = None
+
+
+class Activation(Record):
+    """One executor's turn at advancing a run.
+
+    Attributes:
+        activation_id: Its id.
+        epoch: Attempt in the run, from 1.
+        state: Whether an executor has it.
+        executor_id: The executor that has it; empty while it waits.
+    """
+
+    activation_id: str
+    epoch: int
+    state: ActivationState
+    executor_id: str
+
+
+class RunFailure(Record):
+    """What made a run fail.
+
+    Attributes:
+        reason: What kind of failure it was.
+        message: Text for people.
+        retryable: Whether the same input may well succeed later.
+    """
+
+    reason: RunFailureReason
+    message: str
+    retryable: bool
+
+
+class Run(Record):
+    """One logical task started by one input.
+
+    Attributes:
+        run_id: Its id.
+        session_id: The session it belongs to.
+        agent: The name that executors poll for.
+        phase: Whether it lives.
+        attempt: The epoch of the newest activation.
+        activation: The newest activation; None once the run is terminal.
+        position: Where in its loop it stands.
+        options: What it was started with; empty in the answer of a mutating call.
+        usage: What it has used.
+        submission_id: The submission that started it.
+        input_preview: The first 200 characters of its input.
+        cancelling: Whether its cancellation was requested.
+        cancel_reason: The reason that was given for it.
+        stop_reason: Why it ended; None while it lives.
+        failure: What went wrong, where it failed.
+        output_message_number: Number of the message that is its answer; None without one.
+        output_json: JSON that its executor gave as its result; empty means none.
+        message_cutoff: Number of the session's last message when it ended.
+        create_time: When it was created.
+        end_time: When it ended.
+    """
+
+    run_id: str
+    session_id: str
+    agent: str
+    phase: RunPhase
+    attempt: int
+    activation: Activation | None
+    position: RunPosition | None
+    options: RunOptions
+    usage: Usage
+    submission_id: str
+    input_preview: str
+    cancelling: bool
+    cancel_reason: str
+    stop_reason: StopReason | None
+    failure: RunFailure | None
+    output_message_number: int | None
+    output_json: str
+    message_cutoff: int | None
+    create_time: datetime | None
+    end_time: datetime | None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it has ended."""
+        return self.phase is RunPhase.TERMINAL
+
+
+class RunResult(Record):
+    """A run that ended, and its answer.
+
+    Attributes:
+        run: The run.
+        output: The message that is its answer; None where it ended without one.
+    """
+
+    run: Run
+    output: Message | None
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self.run.run_id
+
+    @property
+    def session_id(self) -> str:
+        """The id of its session."""
+        return self.run.session_id
+
+    @property
+    def stop_reason(self) -> StopReason:
+        """Why it ended."""
+        return self.run.stop_reason or StopReason.UNKNOWN
+
+    @property
+    def failure(self) -> RunFailure | None:
+        """What went wrong, where it failed."""
+        return self.run.failure
+
+    @property
+    def text(self) -> str:
+        """The text of its answer; empty where it ended without one."""
+        return self.output.text if self.output else ""
+
+
+class Submission(Record):
+    """One accepted input and what became of it.
+
+    Attributes:
+        submission_id: Its id.
+        session_id: The session that took it.
+        run_id: The run it steers or becomes; of a pending next run a reserved id.
+        mode: What was asked.
+        route: What was done.
+        state: How far it has come.
+        failure_reason: Why it failed.
+        content: The input; may be left out.
+        content_truncated: Whether `content` is not the whole.
+        message_number: Number of its message; None until that is in the history.
+        metadata: Entries of the application.
+        request_id: The request id it was submitted with.
+        create_time: When it was accepted.
+        settle_time: When it reached its end.
+    """
+
+    submission_id: str
+    session_id: str
+    run_id: str
+    mode: SubmitMode
+    route: SubmitRoute
+    state: SubmissionState
+    failure_reason: SubmissionFailure | None
+    content: tuple[Block, ...]
+    content_truncated: bool
+    message_number: int | None
+    metadata: Mapping[str, str]
+    request_id: str
+    create_time: datetime | None
+    settle_time: datetime | None
+
+    @property
+    def text(self) -> str:
+        """The text blocks, joined."""
+        return text_of(self.content)
+
+
+class Receipt(Record):
+    """The answer to an input: it is accepted and durable.
+
+    Attributes:
+        submission_id: Its id.
+        session_id: The session that took it.
+        run_id: The run it steers or becomes; of a pending next run a reserved id.
+        mode: What was asked.
+        route: What was done.
+        state: `delivered` where a run was started, else `pending`.
+        sequence: The session's sequence after the call.
+        session_created: Whether the session was created by it.
+        replayed: Whether it repeats the answer to an earlier call of the same request id.
+    """
+
+    submission_id: str
+    session_id: str
+    run_id: str
+    mode: SubmitMode
+    route: SubmitRoute
+    state: SubmissionState
+    sequence: int
+    session_created: bool
+    replayed: bool
+
+
+class Interruption(Record):
+    """The answer to a request to cancel a run.
+
+    Attributes:
+        run: The run.
+        settled: Whether it has ended.
+        sequence: The session's sequence after the request was taken.
+        replayed: Whether it repeats the answer to an earlier call of the same request id.
+    """
+
+    run: Run
+    settled: bool
+    sequence: int
+    replayed: bool
+
+
+class LiveState(Record):
+    """One consistent read of a session.
+
+    Attributes:
+        session: The session's record.
+        run: The live run; None while the session is idle.
+        pending: Steers, then next runs, each in the order in which they will be delivered.
+        messages: The newest messages, ascending.
+        first_message_number: Number of the first of them; None where there is none.
+        allowed_commands: What the session would accept.
+        waiting_for_executor: Whether the live run waits and nobody polls for its agent.
+        sequence: The sequence at which all of this is true; go on from it with events.
+    """
+
+    session: Session
+    run: Run | None
+    pending: tuple[Submission, ...]
+    messages: tuple[Message, ...]
+    first_message_number: int | None
+    allowed_commands: tuple[Command, ...]
+    waiting_for_executor: bool
+    sequence: int
+
+
+class Page(Record, Generic[_T]):
+    """A part of a list.
+
+    Attributes:
+        items: What is on it.
+        next_cursor: Pass it as `after` for the next page; None on the last one.
+    """
+
+    items: tuple[_T, ...]
+    next_cursor: str | None
+
+
+class ForkPoint(Record):
+    """A terminal run, at whose end a session can be forked.
+
+    Attributes:
+        run_id: The run.
+        session_id: Its session.
+        agent: Its agent.
+        stop_reason: Why it ended.
+        message_count: Number of messages of the session at its end.
+        input_preview: The first 200 characters of its input.
+        create_time: When it was created.
+        end_time: When it ended.
+    """
+
+    run_id: str
+    session_id: str
+    agent: str
+    stop_reason: StopReason
+    message_count: int
+    input_preview: str
+    create_time: datetime | None
+    end_time: datetime | None
+
+
+class HistoryAtRun(Record):
+    """The whole committed history at the end of a run.
+
+    Attributes:
+        run: The run.
+        messages: The messages, from the first of the session.
+        digest: Histories with equal digests hold the same messages.
+    """
+
+    run: Run
+    messages: tuple[Message, ...]
+    digest: str
+
+
+class Fork(Record):
+    """A session that was forked.
+
+    Attributes:
+        session: The new session.
+        forked_from_run_id: The run at whose end it was forked.
+        message_count: Number of messages that it took over.
+        digest: Digest of those, as in `HistoryAtRun`.
+        submission: Its first input; None where none was given.
+        sequence: The new session's sequence after the call.
+        replayed: Whether it repeats the answer to an earlier call of the same request id.
+    """
+
+    session: Session
+    forked_from_run_id: str
+    message_count: int
+    digest: str
+    submission: Receipt | None
+    sequence: int
+    replayed: bool
+
+    @property
+    def session_id(self) -> str:
+        """The id of the new session."""
+        return self.session.session_id
+
+
+class Lineage(Record):
+    """Where a session comes from and which sessions were forked from it.
+
+    Attributes:
+        ancestors: From the direct source to the root.
+        forks: A page of the sessions that were forked from it directly.
+    """
+
+    ancestors: tuple[ForkSource, ...]
+    forks: Page[Session]
+
+
+class AgentStatus(Record):
+    """A name that executors poll for.
+
+    Attributes:
+        name: The name.
+        last_poll_time: When an executor last polled for it; None where none did.
+        executor_count: Executors that polled for it within the last 60 s, or poll now.
+        queued_count: Activations that wait.
+        leased_count: Activations that executors have.
+    """
+
+    name: str
+    last_poll_time: datetime | None
+    executor_count: int
+    queued_count: int
+    leased_count: int
+
+
+class Limit(Record):
+    """A limit of the server.
+
+    Attributes:
+        value: Its value.
+        unit: What it counts: bytes, seconds, milliseconds, items.
+    """
+
+    value: int
+    unit: str
+
+
+class ServerInfo(Record):
+    """What the server is and which limits it holds.
+
+    Attributes:
+        version: Version of the server.
+        store_kind: Kind of store: `sqlite` or `memory`.
+        durability: How durable an answered write is.
+        store_id: Id of the store.
+        store_epoch: New at each restore of a backup.
+        features: What it can do beyond the base contract.
+        limits: Every limit that a client can meet, by name.
+    """
+
+    version: str
+    store_kind: str
+    durability: Durability
+    store_id: str
+    store_epoch: int
+    features: tuple[str, ...]
+    limits: Mapping[str, Limit]

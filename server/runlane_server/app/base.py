@@ -1,0 +1,131 @@
+"""What all use cases share: the parts that they are made of, and small steps."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from runlane_server.app.views import Caller, Result, RunView, SessionView
+from runlane_server.core.commands import RunFacts
+from runlane_server.core.draft import NewId, live_run_facts, session_facts
+from runlane_server.core.errors import Reason, Refused
+from runlane_server.core.model import (
+    Phase,
+    Position,
+    Rules,
+    RunFailure,
+    SessionKey,
+    StopReason,
+)
+from runlane_server.runtime.bus import Bus
+from runlane_server.runtime.codec import Codec
+from runlane_server.runtime.dispatch import Dispatch
+from runlane_server.runtime.engine import Engine, Plan, Time, plan
+from runlane_server.runtime.records import decode_cancellation, decode_state, decode_totals
+from runlane_server.store.base import RequestKey, RunRow, SessionRow, Store
+
+
+@dataclass(slots=True, frozen=True)
+class Limits:
+    """Settings of the use cases.
+
+    Attributes:
+        streams_max: Streams that are open at once.
+        request_keep: How long a request record is kept, in microseconds.
+    """
+
+    streams_max: int = 10_000
+    request_keep: int = 24 * 3600 * 1_000_000
+
+
+@dataclass(slots=True)
+class Services:
+    """The parts. `draining`: no new work is taken."""
+
+    store: Store
+    engine: Engine
+    bus: Bus
+    dispatch: Dispatch
+    codec: Codec
+    clock: Time
+    new_id: NewId
+    rules: Rules
+    limits: Limits
+    draining: bool = False
+
+
+class UseCase:
+    """Base of the use cases."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+
+    async def _execute(self, command: Plan) -> Result[Any]:
+        answer, replayed = await self.services.engine.execute(command)
+        return Result(answer, replayed)
+
+    async def _command(
+        self, caller: Caller, key: SessionKey, command: Any, *, scope: str | None = None
+    ) -> Result[Any]:
+        """Runs a command on one session; the scope of its request_id is the session."""
+        scope = key.session_id if scope is None else scope
+        return await self._execute(
+            plan(key, command, caller.actor, request_of(caller, scope), caller.request_hash)
+        )
+
+
+def request_of(caller: Caller, scope: str) -> RequestKey | None:
+    """Returns the name of the caller's request_id; None: it has none."""
+    if not caller.request_id:
+        return None
+    return RequestKey(caller.namespace, caller.method, scope, caller.request_id)
+
+
+def session_view(row: SessionRow) -> SessionView:
+    """Returns a session as it is shown."""
+    facts = session_facts(decode_state(row.state))
+    return SessionView(facts, row.record, row.source_session_id, row.source_run_id)
+
+
+def run_view(row: RunRow) -> RunView:
+    """Returns a run as it is shown: a live one as its session's state has it."""
+    if row.phase is Phase.ACTIVE and row.state is not None:
+        state = decode_state(row.state)
+        if state.run is not None and state.run.run_id == row.run_id:
+            return RunView(live_run_facts(state), row.options, row.preview)
+    return RunView(
+        _ended_facts(row),
+        row.options,
+        row.preview,
+        row.failure_message,
+        row.output_json,
+        row.digest,
+    )
+
+
+def _ended_facts(row: RunRow) -> RunFacts:
+    used = decode_totals(row.usage)
+    return RunFacts(
+        row.run_id,
+        row.session_id,
+        row.submission_id,
+        row.agent,
+        row.phase,
+        row.attempt,
+        Position.OUTCOME_READY if row.output_message_number else Position.BEFORE_MODEL,
+        row.create_time,
+        used.usage,
+        used.steps_reserved,
+        used.steps_committed,
+        cancellation=decode_cancellation(row.cancellation),
+        stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
+        failure_reason=RunFailure(row.failure_reason) if row.failure_reason else None,
+        failure_retryable=row.failure_retryable,
+        output_message_number=row.output_message_number,
+        message_cutoff=row.message_cutoff,
+        end_time=row.end_time,
+    )
+
+
+def check_session(given: str, found: str, reason: Reason) -> None:
+    """Refuses where a caller names another session than the one that was found."""
+    if given and given != found:
+        raise Refused(reason)

@@ -1,0 +1,307 @@
+"""Use cases of executors: poll, drain, heartbeat, watch, commit, context, deltas."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from runlane_server.app.base import UseCase, request_of, run_view
+from runlane_server.app.views import (
+    ActivationControl,
+    Caller,
+    CommitView,
+    LeasedView,
+    PollView,
+    Result,
+)
+from runlane_server.core.commands import (
+    CommitAnswer,
+    CommitRun,
+    DrainAnswer,
+    LeaseActivation,
+    LeaseAnswer,
+)
+from runlane_server.core.errors import Reason, Refused
+from runlane_server.core.execution import holds
+from runlane_server.core.model import Delta, Fence, SessionKey, SessionState
+from runlane_server.runtime.dispatch import Waiting
+from runlane_server.runtime.engine import plan
+from runlane_server.runtime.records import decode_answer, encode_answer
+from runlane_server.store.base import (
+    Committed,
+    CommitUnit,
+    Duplicate,
+    LeaseRenewal,
+    MessageRow,
+    RequestRecord,
+)
+from runlane_server.store.errors import StoreUnavailable
+
+FRAME_MESSAGES = 256
+FRAME_BYTES = 1024 * 1024
+
+
+class Execution(UseCase):
+    """Commands and reads of executors."""
+
+    async def poll(
+        self,
+        caller: Caller,
+        executor_id: str,
+        agents: Sequence[str],
+        wait: float,
+        lease_duration: int,
+        context_bytes_max: int,
+    ) -> PollView:
+        """Waits for an activation of one of the agents, `wait` seconds at most, and leases it.
+
+        A call that is cancelled while it waits leases nothing.
+        """
+        services, namespace = self.services, caller.namespace
+        request = request_of(caller, executor_id)
+        if request is not None:
+            record = await services.store.find_request(request)
+            if record is not None:
+                if record.hash != caller.request_hash:
+                    raise Refused(Reason.REQUEST_ID_REUSED, request_id=request.request_id)
+                answer = decode_answer(record.answer)
+                return await self._leased(namespace, answer, context_bytes_max, replayed=True)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait
+        dispatch = services.dispatch
+        executor = dispatch.seen(namespace, executor_id, agents, services.clock.now())
+        executor.polling += 1
+        try:
+            while True:
+                if (namespace, executor_id) in dispatch.drained:
+                    return PollView(draining=True)
+                if services.draining:
+                    return PollView()
+                waiting = dispatch.take(namespace, agents)
+                if waiting is not None:
+                    command = LeaseActivation(waiting.activation_id, executor_id, lease_duration)
+                    result = await self._lease(caller, waiting, command, executor_id)
+                    if result is not None:
+                        return await self._leased(
+                            namespace, result.answer, context_bytes_max, replayed=result.replayed
+                        )
+                    continue
+                left = end - loop.time()
+                if left <= 0:
+                    return PollView()
+                await dispatch.wait(namespace, agents, left)
+        finally:
+            executor.polling -= 1
+            executor.last_poll_time = services.clock.now()
+
+    async def drain_executor(self, caller: Caller, executor_id: str) -> Result[DrainAnswer]:
+        """Takes no more activations to an executor."""
+        services = self.services
+        name = (caller.namespace, executor_id)
+        answer = DrainAnswer(services.dispatch.leased_by(*name))
+        unit = CommitUnit(drained_executor=name)
+        request = request_of(caller, executor_id)
+        if request is not None:
+            unit.request = RequestRecord(
+                request, caller.request_hash, encode_answer(answer), services.clock.now()
+            )
+        outcome = await services.engine.write(unit)
+        if isinstance(outcome, Duplicate):
+            if outcome.record.hash != caller.request_hash:
+                raise Refused(Reason.REQUEST_ID_REUSED, request_id=caller.request_id)
+            stored = decode_answer(outcome.record.answer)
+            if isinstance(stored, DrainAnswer):
+                return Result(stored, replayed=True)
+        if not isinstance(outcome, Committed):
+            raise StoreUnavailable("an executor could not be drained")
+        services.dispatch.drained.add(name)
+        services.dispatch.wake_all()
+        return Result(answer, replayed=False)
+
+    async def heartbeat(
+        self, caller: Caller, fence: Fence, lease_duration: int
+    ) -> ActivationControl:
+        """Renews a lease; it ends `lease_duration` from now, also where that is sooner."""
+        key = SessionKey(caller.namespace, fence.session_id)
+        await self._expect_session(key)
+        renewal = LeaseRenewal(fence.activation_id, fence.epoch, lease_duration, 0)
+        state = await self.services.engine.renew(key, lambda state: _holds(state, fence), renewal)
+        return _control(state, renewal.expire_time)
+
+    async def watch_activation(
+        self, caller: Caller, fence: Fence
+    ) -> AsyncIterator[ActivationControl]:
+        """Gives the control of an activation: at once, then at each change, until it ends."""
+        services = self.services
+        key = SessionKey(caller.namespace, fence.session_id)
+        await self._expect_fence(key, fence)
+        subscription = services.bus.subscribe(key)
+        last: ActivationControl | None = None
+        try:
+            while True:
+                slot = await services.engine.peek(key)
+                if slot.state is None or not _holds(slot.state, fence):
+                    yield ActivationControl(ended=True)
+                    return
+                control = _control(slot.state, slot.lease_expire_time)
+                if last is None or control.cancel_requested != last.cancel_requested:
+                    yield control
+                last = control
+                if services.draining:
+                    raise Refused(Reason.STREAM_ENDED)
+                await subscription.moved()
+                subscription.take_tick()
+        finally:
+            services.bus.unsubscribe(subscription)
+
+    async def commit(self, caller: Caller, command: CommitRun) -> CommitView:
+        """Commits facts of an executor, all or none, and renews its lease."""
+        services, fence = self.services, command.fence
+        key = SessionKey(caller.namespace, fence.session_id)
+        slot = await services.engine.peek(key)
+        state = slot.state
+        actor = caller.actor
+        if state is not None and state.run is not None and holds(state.run, fence):
+            actor = f"executor:{state.run.activation.executor_id}"
+        answer, replayed = await services.engine.execute(
+            plan(
+                key,
+                command,
+                actor,
+                request_of(caller, fence.activation_id),
+                caller.request_hash,
+            )
+        )
+        assert isinstance(answer, CommitAnswer)  # noqa: S101 - the method is in the key
+        delivered: list[MessageRow] = []
+        if answer.delivered:
+            delivered = await services.store.messages_by_number(key, answer.delivered)
+        lost, control = False, self._control_after(answer)
+        if replayed:
+            slot = await services.engine.peek(key)
+            lost = slot.state is None or not _holds(slot.state, fence)
+            control = (
+                ActivationControl(ended=True)
+                if lost or slot.state is None
+                else _control(slot.state, slot.lease_expire_time)
+            )
+        return CommitView(answer, delivered, control, lost, replayed)
+
+    async def model_context(
+        self, caller: Caller, fence: Fence, after: int
+    ) -> AsyncIterator[bytes | int]:
+        """Gives frames of messages after a number, then the number of the last one."""
+        services = self.services
+        key = SessionKey(caller.namespace, fence.session_id)
+        state = await self._expect_fence(key, fence)
+        last, number = state.message_count, after
+        while number < last:
+            rows = await services.store.messages(key, number + 1, last, FRAME_MESSAGES, FRAME_BYTES)
+            if not rows:
+                raise Refused(Reason.STALE_ACTIVATION, run_id=fence.run_id)
+            yield services.codec.message_batch([row.data for row in rows])
+            number = rows[-1].number
+        yield last
+
+    async def publish_deltas(self, caller: Caller, fence: Fence, deltas: Sequence[Delta]) -> int:
+        """Passes pieces to those who watch; those of a request that is over are dropped."""
+        key = SessionKey(caller.namespace, fence.session_id)
+        state = await self._expect_fence(key, fence)
+        run = state.run
+        stream = run.model_stream_id if run is not None else ""
+        current = [one for one in deltas if stream and one.model_stream_id == stream]
+        for delta in current:
+            # What a reader is told comes from the fence, not from the piece.
+            delta.run_id, delta.activation_id = fence.run_id, fence.activation_id
+        return self.services.bus.hub(key).take_deltas(current) if current else 0
+
+    async def _lease(
+        self, caller: Caller, waiting: Waiting, command: LeaseActivation, executor_id: str
+    ) -> Result[LeaseAnswer] | None:
+        """Leases what was taken from the index; None: it waits no longer."""
+        actor = f"executor:{executor_id}"
+        request = request_of(caller, executor_id)
+        try:
+            answer, replayed = await self.services.engine.execute(
+                plan(waiting.key, command, actor, request, caller.request_hash)
+            )
+        except Refused as refusal:
+            if refusal.reason is Reason.STALE_ACTIVATION:
+                return None
+            self.services.dispatch.put_back(waiting)
+            raise
+        except BaseException:
+            # Cancelled or failed: if it was leased all the same, the next to take it is told
+            # that it waits no longer.
+            self.services.dispatch.put_back(waiting)
+            raise
+        assert isinstance(answer, LeaseAnswer)  # noqa: S101 - the method is in the key
+        if replayed and answer.fence.activation_id != waiting.activation_id:
+            self.services.dispatch.put_back(waiting)
+        return Result(answer, replayed)
+
+    async def _leased(
+        self, namespace: str, answer: object, context_bytes_max: int, *, replayed: bool
+    ) -> PollView:
+        """Returns what an executor needs to go on with a run."""
+        assert isinstance(answer, LeaseAnswer)  # noqa: S101 - the method is in the key
+        services, fence = self.services, answer.fence
+        key = SessionKey(namespace, fence.session_id)
+        row = await services.store.run(namespace, fence.run_id)
+        slot = await services.engine.peek(key)
+        state = slot.state
+        lost = row is None or state is None or not _holds(state, fence)
+        if row is None:
+            raise Refused(Reason.RUN_NOT_FOUND, run_id=fence.run_id)
+        control = ActivationControl(ended=True)
+        context, reserved = None, 0
+        if state is not None and not lost:
+            control = _control(state, slot.lease_expire_time)
+            reserved = state.run.reserved_step if state.run is not None else 0
+            context = await self._small_context(key, state.message_count, context_bytes_max)
+        view = LeasedView(fence, run_view(row), reserved, context, control)
+        return PollView(view, fence_lost=lost, sequence=answer.sequence, replayed=replayed)
+
+    async def _small_context(
+        self, key: SessionKey, count: int, bytes_max: int
+    ) -> list[MessageRow] | None:
+        """Reads the whole context where it is no larger than asked for."""
+        if bytes_max <= 0 or count > FRAME_MESSAGES:
+            return None
+        rows = await self.services.store.messages(key, 1, count, count, bytes_max)
+        if len(rows) < count or sum(len(row.data) for row in rows) > bytes_max:
+            return None
+        return rows
+
+    async def _expect_session(self, key: SessionKey) -> SessionState:
+        slot = await self.services.engine.peek(key)
+        if slot.state is None or slot.state.deleted:
+            raise Refused(Reason.RUN_NOT_FOUND)
+        return slot.state
+
+    async def _expect_fence(self, key: SessionKey, fence: Fence) -> SessionState:
+        state = await self._expect_session(key)
+        if not _holds(state, fence):
+            raise Refused(Reason.STALE_ACTIVATION, run_id=fence.run_id)
+        return state
+
+    def _control_after(self, answer: CommitAnswer) -> ActivationControl:
+        if not answer.lease_expire_time:
+            return ActivationControl(ended=True)
+        cancellation = answer.run.cancellation
+        return ActivationControl(
+            cancellation is not None,
+            cancellation.grace_expire_time if cancellation is not None else 0,
+            answer.lease_expire_time,
+        )
+
+
+def _holds(state: SessionState, fence: Fence) -> bool:
+    return state.run is not None and holds(state.run, fence)
+
+
+def _control(state: SessionState, lease_expire_time: int) -> ActivationControl:
+    cancellation = state.run.cancellation if state.run is not None else None
+    return ActivationControl(
+        cancellation is not None,
+        cancellation.grace_expire_time if cancellation is not None else 0,
+        lease_expire_time,
+    )

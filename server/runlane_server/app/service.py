@@ -1,0 +1,95 @@
+"""All use cases together, and the life of the process that serves them."""
+
+import asyncio
+from collections.abc import Sequence
+
+from runlane_server.app.base import Services
+from runlane_server.app.execution import Execution
+from runlane_server.app.inputs import Inputs
+from runlane_server.app.queries import Queries
+from runlane_server.app.sessions import Sessions
+from runlane_server.app.streams import Streams
+from runlane_server.app.upkeep import Upkeep
+from runlane_server.app.views import ServerInfoView
+from runlane_server.core.model import SessionKey
+from runlane_server.core.rows import Row
+from runlane_server.runtime.bus import Bus
+from runlane_server.runtime.dispatch import Dispatch
+from runlane_server.runtime.timers import Timers
+from runlane_server.store.base import EventGroup
+
+
+class Committed:
+    """Tells all who keep an index of committed rows, in order, before a caller is answered."""
+
+    def __init__(self, bus: Bus, dispatch: Dispatch) -> None:
+        self.bus = bus
+        self.dispatch = dispatch
+        self.timers: Timers | None = None
+
+    def committed(self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row]) -> None:
+        """Takes note of a commit."""
+        self.dispatch.committed(key, rows)
+        if self.timers is not None:
+            self.timers.committed(key, rows)
+        if group is not None:
+            self.bus.publish(key, group)
+
+
+class App(Sessions, Inputs, Execution, Queries, Streams):
+    """The use cases of one server process."""
+
+    def __init__(
+        self,
+        services: Services,
+        observer: Committed,
+        version: str,
+        limits: list[tuple[str, int, str]],
+    ) -> None:
+        """Makes the use cases.
+
+        Args:
+            services: The parts.
+            observer: What the engine tells of its commits.
+            version: Of the server.
+            limits: Name, value and unit of what a client can meet.
+        """
+        super().__init__(services)
+        self._version = version
+        self._limits = limits
+        self._upkeep = Upkeep(services)
+        self._timers = Timers(services.clock, self._upkeep.fire)
+        observer.timers = self._timers
+        self._tidying: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Takes in what the store holds, and begins to act on time."""
+        store, dispatch = self.services.store, self.services.dispatch
+        leases = await store.leases()
+        dispatch.load(await store.queued_activations(), leases)
+        dispatch.drained.update(await store.drained_executors())
+        self._timers.load(await store.timers(), leases)
+        self._timers.start()
+        self._tidying = asyncio.get_running_loop().create_task(self._upkeep.forget_requests())
+
+    def drain(self) -> None:
+        """Takes no new work: polls and waits answer, streams end, all with what is true."""
+        self.services.draining = True
+        self.services.bus.wake_all()
+        self.services.dispatch.wake_all()
+
+    async def close(self) -> None:
+        """Stops acting; what was decided is on disk after it."""
+        await self._timers.close()
+        if self._tidying is not None:
+            self._tidying.cancel()
+            await asyncio.gather(self._tidying, return_exceptions=True)
+        self.services.bus.close()
+        await self.services.engine.flush()
+
+    def server_info(self) -> ServerInfoView:
+        """Returns what the server is."""
+        info = self.services.store.info
+        return ServerInfoView(
+            self._version, info.kind, info.durable, info.store_id, info.epoch, [], self._limits
+        )

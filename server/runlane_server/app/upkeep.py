@@ -1,0 +1,50 @@
+"""What happens with nobody connected: due decisions, sweeps, old request records."""
+
+import asyncio
+
+import structlog
+
+from runlane_server.app.base import UseCase
+from runlane_server.core.model import ActivationState, TimerKind
+from runlane_server.runtime.timers import Alarm
+
+SWEEP_ROWS = 500
+REQUEST_ROWS = 500
+REQUEST_INTERVAL = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+class Upkeep(UseCase):
+    """Handles alarms, and keeps the store tidy."""
+
+    async def fire(self, alarm: Alarm) -> int | None:
+        """Handles an alarm; returns when it is due again, or None."""
+        services = self.services
+        if alarm.kind is TimerKind.SWEEP:
+            done = await services.store.sweep(alarm.key, SWEEP_ROWS)
+            return None if done else services.clock.now()
+        slot = await services.engine.peek(alarm.key)
+        await services.engine.flush()
+        run = slot.state.run if slot.state is not None else None
+        if run is None or run.activation.state is not ActivationState.LEASED:
+            return None
+        if alarm.kind is TimerKind.GRACE:
+            cancellation = run.cancellation
+            return cancellation.grace_expire_time if cancellation is not None else None
+        if run.activation.activation_id != alarm.activation_id:
+            return None
+        # Renewed since: heartbeats set no alarm of their own.
+        return slot.lease_expire_time
+
+    async def forget_requests(self) -> None:
+        """Removes request records that are kept no longer, now and then, for ever."""
+        services = self.services
+        while True:
+            await asyncio.sleep(REQUEST_INTERVAL)
+            before = services.clock.now() - services.limits.request_keep
+            try:
+                while await services.store.expire_requests(before, REQUEST_ROWS):
+                    pass
+            except Exception as error:  # noqa: BLE001 - tried again in a minute
+                log.warning("request records could not be removed", error=repr(error))

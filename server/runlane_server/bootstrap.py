@@ -1,0 +1,160 @@
+"""Puts the parts together: the only place that knows concrete classes."""
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import structlog
+from uuid_utils import uuid7
+
+from runlane_server.app.base import Limits, Services
+from runlane_server.app.service import App, Committed
+from runlane_server.core.model import Rules
+from runlane_server.executors import EMBEDDED_PREFIX, EmbeddedExecutor
+from runlane_server.runtime.bus import Bus
+from runlane_server.runtime.clock import Clock
+from runlane_server.runtime.dispatch import Dispatch
+from runlane_server.runtime.engine import Engine, Time
+from runlane_server.settings import Settings
+from runlane_server.store.base import Store
+from runlane_server.store.errors import StoreRefused
+from runlane_server.store.sqlite import SqliteStore
+from runlane_server.transport.codec import ProtoCodec
+from runlane_server.transport.server import GrpcServer, GrpcSettings
+
+log = structlog.get_logger(__name__)
+
+MICROSECONDS = 1_000_000
+
+
+def new_id(prefix: str) -> str:
+    """Makes an id: the prefix and a UUIDv7, so that ids made later sort later."""
+    return f"{prefix}_{uuid7()}"
+
+
+def make_store(settings: Settings) -> Store:
+    """Makes the store that the settings name; it is not open yet."""
+    return SqliteStore(settings.store_path, reader_threads=settings.reader_threads)
+
+
+def make_app(settings: Settings, store: Store, clock: Time) -> App:
+    """Makes the use cases over an open store."""
+    rules = Rules(
+        default_agent=settings.default_agent,
+        agents=frozenset(settings.agents),
+        max_steers=settings.max_pending_steers,
+        max_next_runs=settings.max_pending_next_runs,
+        max_pending_bytes=settings.max_pending_bytes,
+        max_model_steps=settings.max_model_steps,
+        agent_model_steps={
+            agent.name: agent.limits.max_model_steps
+            for agent in settings.agent
+            if agent.limits.max_model_steps is not None
+        },
+        cancel_grace=settings.cancel_grace_seconds * MICROSECONDS,
+        sweep_delay=int(settings.sweep_delay_seconds * MICROSECONDS),
+    )
+    bus, dispatch, codec = Bus(settings.bookmark_seconds), Dispatch(), ProtoCodec()
+    observer = Committed(bus, dispatch)
+    engine = Engine(
+        store,
+        codec,
+        clock,
+        new_id,
+        rules,
+        observer,
+        slots_max=settings.hot_sessions_max,
+        linger=settings.linger_milliseconds / 1000,
+        batch_max=settings.batch_max,
+    )
+    limits = Limits(settings.streams_max, settings.request_keep_hours * 3600 * MICROSECONDS)
+    services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits)
+    return App(services, observer, metadata.version("runlane"), settings.limits())
+
+
+async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
+    """Serves until SIGTERM or SIGINT, then drains.
+
+    Args:
+        settings: What to serve, and where.
+        ready: Called with the bound addresses once calls are taken.
+
+    Raises:
+        OSError: An address cannot be listened on.
+        StoreError: The store will not be opened.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    clock = Clock()
+    store = make_store(settings)
+    await store.open(clock.now(), EMBEDDED_PREFIX)
+    try:
+        app = make_app(settings, store, clock)
+        await app.start()
+        try:
+            await _serve(app, settings, ready, stop)
+        finally:
+            await app.close()
+    finally:
+        await store.close()
+
+
+async def _serve(
+    app: App, settings: Settings, ready: Callable[[list[str]], None], stop: asyncio.Event
+) -> None:
+    server = GrpcServer(
+        app,
+        GrpcSettings(
+            channelz=settings.channelz,
+            max_connection_age=settings.max_connection_age_seconds or None,
+        ),
+    )
+    # The embedded executor is a client like any other, at a door that nobody else can reach.
+    with tempfile.TemporaryDirectory(prefix="runlane-") as folder:
+        private = [f"unix:{Path(folder, 'executor.sock')}"] if settings.agent else []
+        ports = await _listen(server, [*settings.listen, *private])
+        embedded = None
+        if settings.agent:
+            embedded = EmbeddedExecutor(private[0], settings.agent, new_id(EMBEDDED_PREFIX[:-1]))
+            await embedded.start()
+        ready([_bound(*one) for one in zip(settings.listen, ports, strict=False)])
+        await stop.wait()
+        log.info("draining", grace_seconds=settings.drain_grace_seconds)
+        if embedded is not None:
+            await embedded.drain()
+        await server.drain(settings.drain_grace_seconds)
+
+
+async def _listen(server: GrpcServer, addresses: list[str]) -> list[int]:
+    try:
+        return await server.start(addresses)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {', '.join(addresses)}") from error
+
+
+def _bound(address: str, port: int) -> str:
+    if address.startswith("unix:"):
+        return address
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
+async def check_store(spec: str) -> list[str]:
+    """Verifies a store that no server holds; returns what is wrong, a line each.
+
+    Raises:
+        StoreError: It is held by a server, or is no store.
+    """
+    kind, _, path = spec.partition(":")
+    if kind != "sqlite" or not Path(path).exists():
+        raise StoreRefused(f"{spec}: there is no such store")
+    store = SqliteStore(Path(path))
+    await store.open(0, EMBEDDED_PREFIX)
+    try:
+        return await store.check()
+    finally:
+        await store.close()

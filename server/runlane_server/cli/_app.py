@@ -1,0 +1,50 @@
+"""The commands by name."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from runlane_server.cli import _chat, _commands, _demo, _serve
+
+app = typer.Typer(
+    name="runlane",
+    help="Durable sessions for AI agents.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_db = typer.Typer(help="Look after the file of a store.", no_args_is_help=True)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"runlane {version('runlane')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+app.command(rich_help_panel="Server")(_serve.serve)
+app.command(rich_help_panel="Server")(_demo.demo)
+app.add_typer(_db, name="db", rich_help_panel="Server")
+_db.command()(_serve.check)
+app.command(rich_help_panel="Talk")(_chat.chat)
+app.command(rich_help_panel="Talk")(_commands.submit)
+app.command(rich_help_panel="Talk")(_commands.interrupt)
+app.command(rich_help_panel="Talk")(_commands.withdraw)
+app.command(rich_help_panel="Talk")(_commands.fork)
+app.command(rich_help_panel="Look")(_commands.sessions)
+app.command(rich_help_panel="Look")(_commands.runs)
+app.command(rich_help_panel="Look")(_commands.tail)

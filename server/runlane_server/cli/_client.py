@@ -1,0 +1,116 @@
+"""What the commands that call a server share. Built on the client alone."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import runlane
+import typer
+from pydantic import BaseModel
+from pydantic_core import to_json
+from runlane.errors import RunlaneError, TransportError
+
+_REACH_SECONDS = 3.0
+_CALL_SECONDS = 30.0
+
+Target = Annotated[
+    str,
+    typer.Option(
+        help="Where the server is: HOST:PORT or unix:PATH.",
+        envvar="RUNLANE_TARGET",
+        rich_help_panel="Connection",
+    ),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print JSON: one document, or one line for each event."),
+]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")]
+After = Annotated[
+    str | None,
+    typer.Option(help="The `next_cursor` of the page before.", show_default="the first page"),
+]
+DEFAULT_TARGET = "127.0.0.1:7480"
+
+
+class NotDone(Exception):  # noqa: N818 - the command was carried out, what it asked for was not
+    """What the command asked for did not come about; the text says why."""
+
+
+def run(target: str, command: Coroutine[Any, Any, None]) -> None:
+    """Runs a command and turns what goes wrong into one line and an exit code."""
+    try:
+        asyncio.run(command)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        # Whoever read the output has left, which is theirs to decide. Python would complain
+        # about the same pipe once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+    except TransportError as error:
+        _fail(_transport_text(target, error))
+    except (RunlaneError, NotDone, TimeoutError) as error:
+        _fail(str(error))
+    except ValueError as error:
+        _fail(str(error), 2)
+
+
+def _fail(text: str, code: int = 1) -> None:
+    typer.echo(f"runlane: {' '.join(text.split())}", err=True)
+    raise typer.Exit(code)
+
+
+def _transport_text(target: str, error: TransportError) -> str:
+    if error.code.name not in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}:
+        return str(error)
+    return (
+        f"no server answers at {target}; start one with `runlane serve --listen {target}`, "
+        "or name another with --target"
+    )
+
+
+@asynccontextmanager
+async def connected(target: str) -> AsyncIterator[runlane.Client]:
+    """Opens a client of a server that is there."""
+    # A client waits out a restart of its server. Whoever types a command wants to know at
+    # once that nobody is there.
+    async with runlane.Client(target, timeout=_REACH_SECONDS) as probe:
+        await probe.server_info()
+    async with runlane.Client(target, timeout=_CALL_SECONDS, client_name="cli") as client:
+        yield client
+
+
+def dump(value: object) -> str:
+    """Returns one line of JSON: fields in the order of the record, bytes as base64."""
+    return to_json(_plain(value), bytes_mode="base64").decode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, BaseModel):
+        # An event has the fields of its kind, and not those of all others.
+        return value.model_dump(exclude_unset=True)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def emit(value: object) -> None:
+    """Prints one line of JSON."""
+    sys.stdout.write(dump(value) + "\n")
+    sys.stdout.flush()
+
+
+def ending(result: runlane.RunResult) -> str | None:
+    """Returns what to say of a run that did not complete; None where it did."""
+    if result.stop_reason == runlane.StopReason.COMPLETED:
+        return None
+    text = f"the run {result.run_id} ended {result.stop_reason}"
+    if result.failure is not None:
+        text += f": {result.failure.reason}: {result.failure.message}"
+    return text

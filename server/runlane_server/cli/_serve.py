@@ -1,0 +1,147 @@
+"""The commands that are the server: serve, db check."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runlane_server.cli import _logs
+from runlane_server.settings import Settings, SettingsError, load
+
+_SERVER = "Server"
+_AGENTS = "Agents"
+_LOG = "Log"
+
+
+def serve(
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="HOST:PORT (port 0: any free one) or unix:PATH; give it again for more. "
+            "[default: 127.0.0.1:7480]",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="sqlite:PATH or memory. [default: sqlite:runlane.db]", rich_help_panel=_SERVER
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A TOML file. [default: runlane.toml, if there]", rich_help_panel=_SERVER
+        ),
+    ] = None,
+    insecure_listen: Annotated[
+        bool | None,
+        typer.Option(
+            "--insecure-listen/--no-insecure-listen",
+            help="Listen beyond this machine, where nobody is asked for a credential.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
+    drain_grace_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="How long calls may take after SIGTERM. [default: 10]", rich_help_panel=_SERVER
+        ),
+    ] = None,
+    channelz: Annotated[
+        bool | None,
+        typer.Option("--channelz/--no-channelz", help="Serve channelz.", rich_help_panel=_SERVER),
+    ] = None,
+    default_agent: Annotated[
+        str | None,
+        typer.Option(help="Agent of runs that name none.", rich_help_panel=_AGENTS),
+    ] = None,
+    agents: Annotated[
+        str | None,
+        typer.Option(
+            help="Agents that runs may name, with commas. [default: all]", rich_help_panel=_AGENTS
+        ),
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(help="debug, info, warning or error. [default: info]", rich_help_panel=_LOG),
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(help="console or json. [default: console]", rich_help_panel=_LOG),
+    ] = None,
+) -> None:
+    """Run a server until SIGTERM or Ctrl-C.
+
+    Prints `listening on ADDRESS` for each address once it takes calls; logs go to stderr.
+    Every setting can also stand in the environment (RUNLANE_STORE, ...) and in the file.
+    """
+    flags = {
+        "listen": listen,
+        "store": store,
+        "insecure_listen": insecure_listen,
+        "drain_grace_seconds": drain_grace_seconds,
+        "channelz": channelz,
+        "default_agent": default_agent,
+        "agents": agents,
+        "log_level": log_level,
+        "log_format": log_format,
+    }
+    try:
+        settings = load(config, {key: value for key, value in flags.items() if value is not None})
+        settings.check()
+    except SettingsError as error:
+        typer.echo(f"runlane: {error}", err=True)
+        raise typer.Exit(2) from None
+    _logs.configure(settings)
+    _run(settings)
+
+
+def _run(settings: Settings) -> None:
+    # The client's commands start without loading the server.
+    from runlane_server import bootstrap  # noqa: PLC0415
+    from runlane_server.store.errors import StoreError  # noqa: PLC0415
+
+    serving = bootstrap.serve(settings, _say_ready)
+    try:
+        if sys.platform == "linux":
+            import uvloop  # noqa: PLC0415 - is there on Linux only
+
+            uvloop.run(serving)
+        else:
+            asyncio.run(serving)
+    except (OSError, StoreError, SettingsError) as error:
+        typer.echo(f"runlane: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _say_ready(addresses: list[str]) -> None:
+    for address in addresses:
+        print(f"listening on {address}", flush=True)  # noqa: T201 - programs wait for this line
+
+
+def check(
+    path: Annotated[Path, typer.Argument(help="The file.", show_default=False)],
+) -> None:
+    """Check the file of a store that no server has open.
+
+    Prints what it finds, a line each, and ends with 1 where there is anything.
+    """
+    from runlane_server import bootstrap  # noqa: PLC0415 - as above
+    from runlane_server.store.errors import StoreError  # noqa: PLC0415
+
+    if not path.is_file():
+        typer.echo(f"runlane: {path}: there is no such file", err=True)
+        raise typer.Exit(1)
+    try:
+        findings = asyncio.run(bootstrap.check_store(f"sqlite:{path}"))
+    except (OSError, StoreError) as error:
+        typer.echo(f"runlane: {path}: {error}", err=True)
+        raise typer.Exit(1) from None
+    for finding in findings:
+        typer.echo(finding)
+    if findings:
+        raise typer.Exit(1)
+    typer.echo("no fault found", err=True)

@@ -1,0 +1,110 @@
+"""How things look for people."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import runlane
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# What a terminal would obey instead of showing: all controls but tab and line feed.
+_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if code not in {9, 10}}
+_PREVIEW = 60
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def clean(text: str) -> str:
+    """Takes the control characters out of a text that came from elsewhere."""
+    return text.translate(_CONTROLS)
+
+
+def line(text: str, length: int = _PREVIEW) -> str:
+    """Returns the beginning of a text as one line."""
+    flat = " ".join(clean(text).split())
+    return flat if len(flat) <= length else flat[: length - 1] + "…"
+
+
+def moment(time: datetime | None) -> str:
+    """Returns a time as this machine's clock shows it."""
+    return "" if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def sessions(items: Iterable[runlane.Session]) -> None:
+    """Shows sessions."""
+    table = Table("session", "state", "live run", "messages", "updated", "name", box=None)
+    for item in items:
+        table.add_row(
+            Text(item.session_id),
+            item.state,
+            Text(item.current_run_id or ""),
+            str(item.message_count),
+            moment(item.update_time),
+            Text(line(item.display_name)),
+        )
+    console.print(table)
+
+
+def runs(items: Iterable[runlane.Run]) -> None:
+    """Shows runs."""
+    table = Table("run", "agent", "state", "steps", "created", "input", box=None)
+    for item in items:
+        table.add_row(
+            Text(item.run_id),
+            Text(item.agent),
+            item.stop_reason or item.phase,
+            str(item.usage.model_steps_committed),
+            moment(item.create_time),
+            Text(line(item.input_preview)),
+        )
+    console.print(table)
+
+
+def more(cursor: str | None) -> None:
+    """Says how to go on where a page was not the last."""
+    if cursor is not None:
+        console.print(Text(f"more: --after {cursor}", style="dim"))
+
+
+def event(item: runlane.AnyEvent) -> None:
+    """Shows an event as a line."""
+    kind = "unknown" if isinstance(item, runlane.UnknownEvent) else str(item.kind)
+    text = Text(f"{item.sequence:>6}  ", style="dim")
+    text.append(f"{moment(item.time)}  ", style="dim")
+    text.append(f"{kind:<26}", style=_style(kind))
+    text.append(" ".join(_details(item)))
+    console.print(text)
+
+
+def _style(kind: str) -> str:
+    noun = kind.partition(".")[0]
+    return {"submission": "yellow", "run": "bold", "message": "green"}.get(noun, "")
+
+
+def _details(item: runlane.AnyEvent) -> list[str]:
+    words: list[str] = []
+    if isinstance(item, runlane.SubmissionEvent):
+        words += [str(item.route), item.submission_id]
+        if item.reason is not None:
+            words.append(str(item.reason))
+    elif isinstance(item, runlane.RunEvent):
+        told = (item.stop_reason, item.failure_reason, item.end_reason, item.author)
+        words += [str(word) for word in told if word is not None]
+        words += [clean(word) for word in (item.agent, item.executor_id, item.model) if word]
+        if item.message is not None:
+            words.append(line(item.message.text))
+    elif isinstance(item, runlane.SessionEvent) and item.fork_session_id:
+        words.append(f"{item.source_session_id} -> {item.fork_session_id}")
+    if item.run_id:
+        words.append(item.run_id)
+    return words
+
+
+def facts(**values: object) -> None:
+    """Shows a few named values, one a line."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in values.items():
+        if value not in {None, ""}:
+            table.add_row(Text(name.replace("_", " "), style="dim"), Text(clean(str(value))))
+    console.print(table)

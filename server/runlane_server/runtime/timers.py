@@ -1,0 +1,124 @@
+"""Durable timers: what falls due with nobody connected, and after a restart.
+
+The store holds them; this is the alarm clock. A timer that fires late, early
+or twice changes no outcome: what is due is decided from the state.
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from runlane_server.core.model import SessionKey, TimerKind
+from runlane_server.core.rows import LeaseDropped, LeasePut, Row, TimerSet
+from runlane_server.runtime.engine import Time
+from runlane_server.store.base import LiveLease, StoredTimer
+
+RETRY = 1_000_000
+"""Microseconds after which a timer that could not be handled fires again."""
+
+LONGEST_SLEEP = 60.0
+"""Seconds after which the clock is looked at anyway: the wall clock may have been set."""
+
+AT_ONCE = 256
+"""Alarms that are handled together."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Alarm:
+    """What is due. `activation_id`: it is the end of this lease, else a timer of `kind`."""
+
+    key: SessionKey
+    kind: TimerKind | None
+    activation_id: str = ""
+
+
+class Timers:
+    """Fires alarms when they are due."""
+
+    def __init__(self, clock: Time, fire: Callable[[Alarm], Awaitable[int | None]]) -> None:
+        """Makes the alarm clock.
+
+        Args:
+            clock: The time.
+            fire: Handles an alarm; returns when it is due again, or None.
+        """
+        self._clock = clock
+        self._fire = fire
+        self._heap: list[tuple[int, int, Alarm]] = []
+        self._count = itertools.count()
+        self._leases: set[str] = set()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def load(self, timers: Sequence[StoredTimer], leases: Sequence[LiveLease]) -> None:
+        """Takes in what the store holds at start."""
+        for timer in timers:
+            self._push(timer.due_time, Alarm(timer.key, timer.kind))
+        for lease in leases:
+            self._leases.add(lease.activation_id)
+            self._push(lease.expire_time, Alarm(lease.key, None, lease.activation_id))
+
+    def committed(self, key: SessionKey, rows: Sequence[Row]) -> None:
+        """Takes in what a commit changed."""
+        for row in rows:
+            if isinstance(row, TimerSet):
+                # A cleared timer fires once for nothing; that is cheaper than to look for it.
+                if row.due_time is not None:
+                    self._push(row.due_time, Alarm(key, row.kind))
+            elif isinstance(row, LeasePut):
+                if row.activation_id not in self._leases:
+                    self._leases.add(row.activation_id)
+                    self._push(row.expire_time, Alarm(key, None, row.activation_id))
+            elif isinstance(row, LeaseDropped):
+                self._leases.discard(row.activation_id)
+
+    def start(self) -> None:
+        """Begins to fire."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Stops firing."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def _push(self, due_time: int, alarm: Alarm) -> None:
+        heapq.heappush(self._heap, (due_time, next(self._count), alarm))
+        self._wake.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            now = self._clock.now()
+            due: list[Alarm] = []
+            while self._heap and self._heap[0][0] <= now and len(due) < AT_ONCE:
+                due.append(heapq.heappop(self._heap)[2])
+            # Together, so that a thousand leases that end at once share their commits.
+            await asyncio.gather(*(self._handle(alarm) for alarm in due))
+            wait = LONGEST_SLEEP
+            if self._heap:
+                wait = min(wait, max(0.001, (self._heap[0][0] - self._clock.now()) / 1_000_000))
+            timer = loop.call_later(wait, self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
+
+    async def _handle(self, alarm: Alarm) -> None:
+        if alarm.kind is None and alarm.activation_id not in self._leases:
+            return
+        try:
+            again = await self._fire(alarm)
+        except Exception as error:  # noqa: BLE001 - an alarm must not stop the clock
+            log.warning("timer failed, it fires again", kind=alarm.kind, error=repr(error))
+            again = self._clock.now() + RETRY
+        if again is not None:
+            self._push(again, alarm)
+        elif alarm.kind is None:
+            self._leases.discard(alarm.activation_id)

@@ -1,0 +1,391 @@
+"""Settings of a server.
+
+A value is taken from the first place that has it: a flag, the environment
+(`RUNLANE_` and the key in capitals; lists are comma-separated), the TOML file,
+the default. Paths in the file are relative to it, all others to the working
+directory. Every limit has its unit in its name; one without counts items.
+"""
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+from pydantic_settings import SettingsError as SourceError
+
+DEFAULT_FILE = "runlane.toml"
+"""Read where no other file is named and it is there."""
+
+_PREFIX = "RUNLANE_"
+_SQLITE = "sqlite:"
+_UNIX = "unix:"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
+_MEBIBYTE = 1024 * 1024
+
+
+class SettingsError(Exception):
+    """A setting is wrong. The text names it and where it was read, and holds no secret."""
+
+
+class Limit(NamedTuple):
+    """A limit that a client can meet."""
+
+    name: str
+    value: int
+    unit: Literal["bytes", "seconds", "milliseconds", "items"]
+
+
+def _split(value: object) -> object:
+    if isinstance(value, str):
+        return [item.strip() for item in value.split(",") if item.strip()]
+    return value
+
+
+def _address(text: str) -> str:
+    """Returns a well-formed address unchanged."""
+    if text.startswith(_UNIX):
+        if text == _UNIX:
+            raise ValueError("unix: needs a path")
+        return text
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or (":" in host and not host.startswith("[")):
+        raise ValueError(f"{text!r} is neither HOST:PORT, [IPV6]:PORT nor unix:PATH")
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"the port of {text!r} is no number from 0 to 65535")
+    return text
+
+
+def _store(text: str) -> str:
+    """Returns a well-formed store unchanged."""
+    if text == "memory":
+        return text
+    if not text.startswith(_SQLITE) or text == _SQLITE:
+        raise ValueError(f"{text!r} is neither sqlite:PATH nor memory")
+    if text.removeprefix(_SQLITE).startswith((":memory:", "file:")):
+        raise ValueError("sqlite: takes the path of a file; for a store without one say memory")
+    return text
+
+
+def is_local(address: str) -> bool:
+    """Tells whether only this machine can reach an address."""
+    if address.startswith(_UNIX):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+Name = Annotated[str, Field(pattern=_NAME)]
+Address = Annotated[str, AfterValidator(_address)]
+Store = Annotated[str, AfterValidator(_store)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Table(BaseModel):
+    """A table of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class ScriptEntry(_Table):
+    """One answer of a scripted model."""
+
+    answer: str
+    """What it says. `{input}` stands for the text of the newest user message."""
+    match: str | None = None
+    """Only for a newest user message that holds this."""
+    gate: str | None = None
+    """The answer waits until the gate of this name is open."""
+
+
+class ScriptedModelConfig(_Table):
+    """A model that answers from a script and never leaves the process."""
+
+    kind: Literal["scripted"]
+    name: str = Field(default="scripted", min_length=1, max_length=255)
+    script: tuple[ScriptEntry, ...] = Field(default=(ScriptEntry(answer="{input}"),), min_length=1)
+    """Entries with `match` are tried first; the others are given in turn, again and again."""
+    piece_characters: Count = 16
+    """How much of an answer is streamed at a time."""
+
+
+class OpenAIModelConfig(_Table):
+    """A model behind an endpoint that speaks OpenAI's chat completions."""
+
+    kind: Literal["openai"]
+    name: str = Field(min_length=1, max_length=255)
+    """The model, as the endpoint calls it."""
+    base_url: str = "https://api.openai.com/v1"
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the key. None: the endpoint needs no key."""
+    timeout_seconds: float = Field(default=120.0, gt=0, le=3600)
+    """The longest silence of the endpoint, also within an answer."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _http(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://")):
+            raise ValueError("is no http:// or https:// address")
+        return value
+
+
+ModelConfig = Annotated[ScriptedModelConfig | OpenAIModelConfig, Field(discriminator="kind")]
+
+
+class AgentLimits(_Table):
+    """Budgets of an agent's runs, where their options name none."""
+
+    max_model_steps: int | None = Field(default=None, ge=1, le=10_000)
+
+
+class AgentConfig(_Table):
+    """An agent that the server's own executor runs."""
+
+    name: Name
+    """What executors poll for and runs name."""
+    model: ModelConfig
+    system: str = ""
+    """Instructions that every request to the model begins with."""
+    concurrency: int = Field(default=8, ge=1, le=1000)
+    """How many of its runs go on at the same time."""
+    limits: AgentLimits = AgentLimits()
+
+
+class Settings(BaseSettings):
+    """What a server is started with."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    listen: Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_split)] = Field(
+        ("127.0.0.1:7480",), min_length=1
+    )
+    """Where to listen: HOST:PORT (port 0: any free one), [IPV6]:PORT or unix:PATH."""
+    insecure_listen: bool = False
+    """Listen beyond this machine too. Nobody is asked for a credential there."""
+    store: Store = "sqlite:runlane.db"
+    """sqlite:PATH, or memory: gone with the process."""
+
+    drain_grace_seconds: float = Field(default=10.0, ge=0, le=3600)
+    """How long calls in flight may take after the server was asked to stop."""
+    linger_milliseconds: float = Field(default=5.0, ge=0, le=1000)
+    """How long a write may wait under load for others to share its transaction."""
+    batch_max: int = Field(default=256, ge=1, le=10_000)
+    """Writes in one transaction."""
+    hot_sessions_max: int = Field(default=10_000, ge=1)
+    """Sessions whose state is kept in memory."""
+    streams_max: int = Field(default=10_000, ge=1)
+    """Event streams that are open at the same time."""
+    reader_threads: int = Field(default=4, ge=1, le=64)
+    """Threads that read the store."""
+
+    default_agent: Annotated[str, Field(pattern=f"^$|{_NAME}")] = ""
+    """Agent of runs for which neither the run nor the session names one."""
+    agents: Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_split)] = ()
+    """Agents that runs may name. Empty: every name, whether or not it is polled for."""
+
+    max_pending_steers: int = Field(default=64, ge=1, le=10_000)
+    """Steers that wait in a session."""
+    max_pending_next_runs: int = Field(default=64, ge=1, le=10_000)
+    """Next runs that wait in a session."""
+    max_pending_bytes: int = Field(default=8 * _MEBIBYTE, ge=1)
+    """Content that waits in a session."""
+    max_model_steps: int = Field(default=20, ge=1, le=10_000)
+    """Model steps of a run whose options name no number."""
+    cancel_grace_seconds: int = Field(default=30, ge=0, le=600)
+    """How long an executor may take to settle a cancelled run whose options do not say."""
+    request_keep_hours: int = Field(default=24, ge=1)
+    """How long a request_id is known after what it made has settled."""
+    sweep_delay_seconds: float = Field(default=60.0, ge=0)
+    """How long after it is due the rest of a deletion may wait."""
+    bookmark_seconds: float = Field(default=15.0, gt=0, le=3600)
+    """How often an idle event stream says where it is."""
+    max_connection_age_seconds: int = Field(default=0, ge=0)
+    """Connections older than this are asked to come again. 0: never."""
+
+    channelz: bool = False
+    """Serve gRPC's channelz."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] = "console"
+
+    agent: tuple[AgentConfig, ...] = ()
+    """Agents that the server's own executor runs: the tables `[[agent]]`."""
+
+    @model_validator(mode="after")
+    def _hold_together(self) -> Self:
+        beyond = [address for address in self.listen if not is_local(address)]
+        if beyond and not self.insecure_listen:
+            raise ValueError(
+                f"{beyond[0]} can be reached from other machines, and nobody is asked for a "
+                "credential; to listen there all the same say --insecure-listen"
+            )
+        names = [agent.name for agent in self.agent]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two [[agent]] tables are named {name!r}")
+        allowed = self.agents
+        if allowed:
+            for name in [*names, *([self.default_agent] if self.default_agent else [])]:
+                if name not in allowed:
+                    raise ValueError(f"agent {name!r} is not among `agents`, so no run may name it")
+        return self
+
+    @property
+    def store_path(self) -> Path | None:
+        """The file of the store; None for memory."""
+        if self.store.startswith(_SQLITE):
+            return Path(self.store.removeprefix(_SQLITE))
+        return None
+
+    def max_model_steps_of(self, agent: str) -> int:
+        """Returns the budget of a run of an agent whose options name none."""
+        for config in self.agent:
+            if config.name == agent and config.limits.max_model_steps is not None:
+                return config.limits.max_model_steps
+        return self.max_model_steps
+
+    def limits(self) -> list[Limit]:
+        """Returns the limits that a client can meet."""
+        return [
+            Limit("max_pending_steers", self.max_pending_steers, "items"),
+            Limit("max_pending_next_runs", self.max_pending_next_runs, "items"),
+            Limit("max_pending_bytes", self.max_pending_bytes, "bytes"),
+            Limit("max_model_steps", self.max_model_steps, "items"),
+            Limit("streams_max", self.streams_max, "items"),
+            Limit("cancel_grace_seconds", self.cancel_grace_seconds, "seconds"),
+            Limit("request_keep_seconds", self.request_keep_hours * 3600, "seconds"),
+            Limit("bookmark_milliseconds", round(self.bookmark_seconds * 1000), "milliseconds"),
+            Limit("max_connection_age_seconds", self.max_connection_age_seconds, "seconds"),
+        ]
+
+    def check(self, environ: Mapping[str, str] | None = None) -> None:
+        """Checks what only shows at the start: that every key is where its agent says.
+
+        Raises:
+            SettingsError: A variable that an `api_key_env` names is not set.
+        """
+        variables = os.environ if environ is None else environ
+        for agent in self.agent:
+            model = agent.model
+            if not isinstance(model, OpenAIModelConfig) or model.api_key_env is None:
+                continue
+            if not variables.get(model.api_key_env):
+                raise SettingsError(
+                    f"agent {agent.name!r}: the environment variable {model.api_key_env}, named "
+                    "by model.api_key_env, is not set"
+                )
+
+
+def load(
+    config: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Reads the settings from all places.
+
+    Args:
+        config: The file; None: `runlane.toml` in the working directory, if it is there.
+        flags: What the command line said, by key; a value of None says nothing.
+
+    Raises:
+        SettingsError: A setting, or the file, is wrong.
+    """
+    path = config if config is not None else Path(DEFAULT_FILE)
+    table = _read(path) if config is not None or path.exists() else {}
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+
+    class FromAllPlaces(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            del dotenv_settings, file_secret_settings
+            return init_settings, env_settings, InitSettingsSource(settings_cls, table)
+
+    try:
+        loaded = FromAllPlaces(**given)
+    except ValidationError as error:
+        raise SettingsError(_describe(error, given, table, path)) from None
+    except SourceError as error:
+        raise SettingsError(str(error)) from None
+    return Settings.model_construct(**dict(loaded))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Reads the file and makes its paths relative to it."""
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: is no TOML: {error}") from None
+    folder = path.absolute().parent
+    listen = table.get("listen")
+    if isinstance(listen, str):
+        listen = _split(listen)
+    if isinstance(listen, list):
+        table["listen"] = [_beside(folder, item, _UNIX) for item in listen]
+    if "store" in table:
+        table["store"] = _beside(folder, table["store"], _SQLITE)
+    return table
+
+
+def _beside(folder: Path, value: object, prefix: str) -> object:
+    if not isinstance(value, str) or not value.startswith(prefix) or value == prefix:
+        return value
+    rest = value.removeprefix(prefix)
+    return value if rest.startswith(":") else f"{prefix}{folder / rest}"
+
+
+def _describe(
+    error: ValidationError, given: Mapping[str, Any], table: Mapping[str, Any], path: Path
+) -> str:
+    """Returns a line for each mistake, with its key and where that was read."""
+    lines = []
+    for mistake in error.errors(include_url=False, include_input=False):
+        location = mistake["loc"]
+        key = ".".join(str(part) for part in location)
+        first = str(location[0]) if location else ""
+        text = mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] == "extra_forbidden":
+            text = "there is no such key"
+        if not first:
+            lines.append(text)
+        elif first in given:
+            lines.append(f"--{first.replace('_', '-')}: {text}")
+        elif _PREFIX + first.upper() in {name.upper() for name in os.environ}:
+            lines.append(f"{_PREFIX}{key.upper()}: {text}")
+        elif first in table:
+            lines.append(f"{path}: {key}: {text}")
+        else:
+            lines.append(f"{key}: {text}")
+    return "\n".join(lines)

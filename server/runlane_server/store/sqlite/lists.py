@@ -1,0 +1,155 @@
+"""Pages of sessions, runs and submissions, by keyset: no page costs more than the first."""
+
+import sqlite3
+from collections.abc import Sequence
+
+from runlane_server.core.model import Phase, SessionKey, SubmissionState
+from runlane_server.store.base import (
+    RunRow,
+    SessionFilter,
+    SessionOrder,
+    SessionRow,
+    SubmissionRow,
+)
+from runlane_server.store.sqlite.reads import (
+    RUN_COLUMNS,
+    SESSION_COLUMNS,
+    STARTED_COLUMNS,
+    SUBMISSION_COLUMNS,
+    run_row,
+    session_row,
+    started_row,
+    submission_row,
+    visible,
+)
+from runlane_server.store.sqlite.rows import run_of_submission
+
+# By order: the column, its direction, and how a time after another compares. Equal
+# times are ascending by session_id in each.
+_ORDERS = {
+    SessionOrder.CREATED_DESC: ("create_time", "DESC", "<"),
+    SessionOrder.CREATED_ASC: ("create_time", "ASC", ">"),
+    SessionOrder.UPDATED_DESC: ("update_time", "DESC", "<"),
+}
+_BEFORE_ALL = (-1, "")
+
+
+def list_sessions(
+    conn: sqlite3.Connection,
+    namespace: str,
+    where: SessionFilter,
+    order: int,
+    after: tuple[int, str] | None,
+    limit: int,
+) -> list[SessionRow]:
+    """Store.list_sessions."""
+    column, direction, beyond = _ORDERS[order]
+    tests = ["s.namespace = ?", "s.deleted_time = 0"]
+    values: list[object] = [namespace]
+    if after is not None:
+        time, session_id = after
+        tests.append(f"s.{column} {beyond}= ? AND (s.{column} {beyond} ? OR s.session_id > ?)")
+        values += [time, time, session_id]
+    if where.status is not None:
+        tests.append("s.status = ?")
+        values.append(where.status)
+    if where.create_time_from:
+        tests.append("s.create_time >= ?")
+        values.append(where.create_time_from)
+    if where.create_time_before:
+        tests.append("s.create_time < ?")
+        values.append(where.create_time_before)
+    if where.roots_only:
+        tests.append("s.source_session_id = ''")
+    if where.forks_of:
+        tests.append("s.source_session_id <> '' AND s.source_session_id = ?")
+        values.append(where.forks_of)
+    for label, value in sorted(where.labels.items()):
+        tests.append(
+            "EXISTS (SELECT 1 FROM session_labels l WHERE l.session_key = s.key"
+            " AND l.label = ? AND l.value = ?)"
+        )
+        values += [label, value]
+    rows = conn.execute(
+        f"SELECT {SESSION_COLUMNS} FROM sessions s WHERE {' AND '.join(tests)}"  # noqa: S608 - constants
+        f" ORDER BY s.{column} {direction}, s.session_id LIMIT ?",
+        (*values, limit),
+    )
+    return [session_row(row) for row in rows]
+
+
+def list_runs(
+    conn: sqlite3.Connection,
+    key: SessionKey,
+    phases: Sequence[Phase],
+    after: tuple[int, str] | None,
+    limit: int,
+) -> list[RunRow] | None:
+    """Store.list_runs."""
+    found = visible(conn, key)
+    if found is None:
+        return None
+    session_key, _, current_run_id = found
+    time, run_id = after or _BEFORE_ALL
+    wanted = set(phases) or {Phase.ACTIVE, Phase.TERMINAL}
+    # A session has at most one run that is not terminal; so a page of the terminal ones
+    # skips one row at most, and that of the active ones is the current run or nothing.
+    only = ""
+    values: tuple[object, ...] = (session_key, time, run_id, limit)
+    if wanted == {Phase.ACTIVE}:
+        only = " AND r.run_id = ?5 AND r.phase = 1"
+        values += (current_run_id,)
+    elif wanted == {Phase.TERMINAL}:
+        only = " AND r.phase = 4"
+    rows = conn.execute(
+        f"SELECT {RUN_COLUMNS} FROM runs r CROSS JOIN sessions s ON s.key = r.session_key"  # noqa: S608 - constants
+        f" WHERE r.session_key = ?1 AND (r.create_time, r.run_id) > (?2, ?3){only}"
+        " ORDER BY r.create_time, r.run_id LIMIT ?4",
+        values,
+    )
+    return [run_row(row) for row in rows]
+
+
+def list_submissions(
+    conn: sqlite3.Connection,
+    key: SessionKey,
+    states: Sequence[SubmissionState],
+    after: tuple[int, str] | None,
+    limit: int,
+    content_limit: int,
+) -> list[SubmissionRow] | None:
+    """Store.list_submissions: a merge of one index range a state, and of runs started at once."""
+    found = visible(conn, key)
+    if found is None:
+        return None
+    session_key = found[0]
+    time, submission_id = after or _BEFORE_ALL
+    wanted = sorted(set(states) or set(SubmissionState))
+    merged: list[SubmissionRow] = []
+    for state in wanted:
+        merged += map(
+            submission_row,
+            conn.execute(
+                f"SELECT {SUBMISSION_COLUMNS} FROM submissions q"  # noqa: S608 - constants
+                " CROSS JOIN sessions s ON s.key = q.session_key"
+                " WHERE q.session_key = ?2 AND q.state = ?3"
+                " AND (q.create_time, q.submission_id) > (?4, ?5)"
+                " ORDER BY q.create_time, q.submission_id LIMIT ?6",
+                (content_limit, session_key, state, time, submission_id, limit),
+            ),
+        )
+    if SubmissionState.DELIVERED in wanted:
+        started_after = run_of_submission(submission_id) if submission_id else ""
+        merged += map(
+            started_row,
+            conn.execute(
+                f"SELECT {STARTED_COLUMNS} FROM runs r"  # noqa: S608 - constants
+                " CROSS JOIN sessions s ON s.key = r.session_key"
+                " WHERE r.session_key = ?2 AND r.submission_id IS NULL"
+                " AND (r.create_time, r.run_id) > (?3, ?4)"
+                " ORDER BY r.create_time, r.run_id LIMIT ?5",
+                (content_limit, session_key, time, started_after, limit),
+            ),
+        )
+    merged.sort(key=lambda row: (row.create_time, row.submission_id))
+    return merged[:limit]

@@ -1,0 +1,436 @@
+"""What each kind of row writes.
+
+One function a kind, found by type; each is called inside the transaction of its
+batch. A statement that must hit a row and does not raises BadRow: the unit that
+it is of is rejected, and its neighbours are not.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from runlane_server.core.model import Phase, Route, SubmissionState, TimerKind
+from runlane_server.core.rows import (
+    ActivationDequeued,
+    ActivationQueued,
+    LeaseDropped,
+    LeasePut,
+    MessageAppended,
+    RunEnded,
+    RunInserted,
+    SessionDeleted,
+    SessionInserted,
+    SessionUpdated,
+    SubmissionInserted,
+    SubmissionMoved,
+    SubmissionSettled,
+    TimerSet,
+)
+
+SPAN = 2**31
+"""A session has room for one less messages, and as many events: the ids of its entries."""
+
+Execute = Callable[..., sqlite3.Cursor]
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def messages_start(key: int) -> int:
+    """Returns what a message's number is added to for the id of its entry."""
+    return key * 2 * SPAN
+
+
+def events_start(key: int) -> int:
+    """Returns what the last sequence of a group is added to for the id of its entry."""
+    return key * 2 * SPAN + SPAN
+
+
+class BadRow(Exception):  # noqa: N818 - named for what it is about
+    """A row does not fit what is stored."""
+
+
+def run_of_submission(submission_id: str) -> str:
+    """Returns the id of the run that an input started, where it started one at once."""
+    return f"run_{submission_id.partition('_')[2]}"
+
+
+def submission_of_run(run_id: str) -> str:
+    """Returns the id of the input that started a run at once."""
+    return f"sub_{run_id.partition('_')[2]}"
+
+
+def _must_hit(cursor: sqlite3.Cursor, what: str) -> None:
+    if cursor.rowcount != 1:
+        raise BadRow(f"{what}: {cursor.rowcount} rows were written, not 1")
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return msgspec.json.encode(labels).decode() if labels else ""
+
+
+def read_labels(text: str) -> dict[str, str]:
+    """Decodes the labels column."""
+    return msgspec.json.decode(text, type=dict[str, str]) if text else {}
+
+
+def insert_session(
+    execute: Execute, namespace: str, session_id: str, row: SessionInserted, values: tuple[Any, ...]
+) -> int:
+    """Inserts a session; returns its key, or 0 where it exists.
+
+    Args:
+        execute: Of the writer's connection.
+        namespace: Of the session.
+        session_id: Its id.
+        row: What it is.
+        values: token, state, status, current_run_id, update_time.
+    """
+    record = row.record
+    cursor = execute(
+        "INSERT INTO sessions (namespace, session_id, token, state, status, current_run_id,"
+        " update_time, create_time, base_count, source_session_id, source_run_id, display_name,"
+        " labels, metadata_json, default_agent)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (namespace, session_id) DO NOTHING",
+        (
+            namespace,
+            session_id,
+            *values,
+            row.create_time,
+            row.message_count,
+            row.source_session_id,
+            row.source_run_id,
+            record.display_name,
+            _labels(record.labels),
+            record.metadata_json,
+            record.default_agent,
+        ),
+    )
+    if cursor.rowcount == 0:
+        return 0
+    key = cursor.lastrowid
+    assert key is not None, "an insert has a rowid"  # noqa: S101 - invariant
+    return key
+
+
+def _session_inserted(
+    execute: Execute, key: int, row: SessionInserted, _encoded: bytes | None, namespace: str
+) -> None:
+    _put_labels(execute, key, row.record.labels)
+    if not row.message_count:
+        return
+    source = execute(
+        "SELECT key, base_count FROM sessions WHERE namespace = ? AND session_id = ?",
+        (namespace, row.source_session_id),
+    ).fetchone()
+    if source is None:
+        raise BadRow(f"the source {row.source_session_id} of a fork does not exist")
+    source_key, base_count = source
+    # What the source took over, and its own part; a message is never copied.
+    execute(
+        "INSERT INTO segments (session_key, first, last, owner_key)"
+        " SELECT ?1, first, min(last, ?2), owner_key FROM segments"
+        " WHERE session_key = ?3 AND first <= ?2",
+        (key, row.message_count, source_key),
+    )
+    if row.message_count > base_count:
+        execute(
+            "INSERT INTO segments (session_key, first, last, owner_key) VALUES (?, ?, ?, ?)",
+            (key, base_count + 1, row.message_count, source_key),
+        )
+
+
+def _put_labels(execute: Execute, key: int, labels: dict[str, str]) -> None:
+    for label, value in labels.items():
+        execute(
+            "INSERT INTO session_labels (session_key, label, value) VALUES (?, ?, ?)"
+            " ON CONFLICT (session_key, label) DO UPDATE SET value = excluded.value",
+            (key, label, value),
+        )
+
+
+def _session_updated(
+    execute: Execute, key: int, row: SessionUpdated, _encoded: bytes | None, _namespace: str
+) -> None:
+    found = execute("SELECT labels FROM sessions WHERE key = ?", (key,)).fetchone()
+    labels = read_labels(found[0])
+    for label in row.remove_labels:
+        if labels.pop(label, None) is not None:
+            execute("DELETE FROM session_labels WHERE session_key = ? AND label = ?", (key, label))
+    labels.update(row.set_labels)
+    _put_labels(execute, key, row.set_labels)
+    _must_hit(
+        execute(
+            "UPDATE sessions SET labels = ?, display_name = coalesce(?, display_name),"
+            " metadata_json = coalesce(?, metadata_json),"
+            " default_agent = coalesce(?, default_agent) WHERE key = ?",
+            (_labels(labels), row.display_name, row.metadata_json, row.default_agent, key),
+        ),
+        "session update",
+    )
+
+
+def _session_deleted(
+    execute: Execute, key: int, row: SessionDeleted, _encoded: bytes | None, _namespace: str
+) -> None:
+    _must_hit(
+        execute(
+            "UPDATE sessions SET deleted_time = ?, display_name = '', labels = '',"
+            " metadata_json = '', default_agent = '' WHERE key = ?",
+            (row.delete_time, key),
+        ),
+        "session deletion",
+    )
+    execute("DELETE FROM session_labels WHERE session_key = ?", (key,))
+    execute("DELETE FROM queued WHERE session_key = ?", (key,))
+    execute("DELETE FROM leases WHERE session_key = ?", (key,))
+    execute("DELETE FROM timers WHERE session_key = ? AND kind <> ?", (key, TimerKind.SWEEP))
+
+
+def _run_inserted(
+    execute: Execute, key: int, row: RunInserted, encoded: bytes | None, _namespace: str
+) -> None:
+    if row.from_submission:
+        _must_hit(
+            execute(
+                "INSERT INTO runs (run_id, session_key, create_time, phase, mode, first_sequence,"
+                " message_number, submission_id, agent, request_id, preview, options)"
+                " SELECT ?, session_key, ?, ?, ?, ?, ?, submission_id, ?,"
+                " CASE WHEN ?8 = '' THEN request_id ELSE ?8 END, preview, options"
+                " FROM submissions WHERE submission_id = ?9 AND session_key = ?10 AND state = ?11",
+                (
+                    row.run_id,
+                    row.create_time,
+                    Phase.ACTIVE,
+                    row.mode,
+                    row.first_sequence,
+                    row.message_number,
+                    row.agent,
+                    row.request_id,
+                    row.submission_id,
+                    key,
+                    SubmissionState.PENDING,
+                ),
+            ),
+            "run of a queued submission",
+        )
+        return
+    if row.submission_id != submission_of_run(row.run_id):
+        raise BadRow(f"{row.submission_id} is not the submission of {row.run_id}")
+    execute(
+        "INSERT INTO runs (run_id, session_key, create_time, phase, mode, first_sequence,"
+        " message_number, agent, request_id, preview, options)"
+        " VALUES (?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            row.run_id,
+            key,
+            row.create_time,
+            row.mode,
+            row.first_sequence,
+            row.message_number,
+            row.agent,
+            row.request_id,
+            row.preview,
+            encoded,
+        ),
+    )
+
+
+def _run_ended(
+    execute: Execute, key: int, row: RunEnded, _encoded: bytes | None, _namespace: str
+) -> None:
+    failure = row.failure
+    usage = {
+        "usage": row.usage,
+        "steps_reserved": row.steps_reserved,
+        "steps_committed": row.steps_committed,
+    }
+    _must_hit(
+        execute(
+            "UPDATE runs SET phase = 4, stop_reason = ?, end_time = ?, last_sequence = ?,"
+            " attempt = ?, message_cutoff = ?, digest = ?, output_message_number = ?,"
+            " output_json = ?, failure_reason = ?, failure_message = ?, failure_retryable = ?,"
+            " cancellation = ?, usage = ? WHERE run_id = ? AND session_key = ? AND phase = 1",
+            (
+                row.stop_reason,
+                row.end_time,
+                row.last_sequence,
+                row.attempt,
+                row.message_cutoff,
+                row.digest,
+                row.output_message_number,
+                row.output_json,
+                failure.reason if failure is not None else 0,
+                failure.message if failure is not None else "",
+                failure is not None and failure.retryable,
+                _encode(row.cancellation) if row.cancellation is not None else b"",
+                _encode(usage),
+                row.run_id,
+                key,
+            ),
+        ),
+        "end of a run",
+    )
+
+
+def _submission_inserted(
+    execute: Execute, key: int, row: SubmissionInserted, encoded: bytes | None, _namespace: str
+) -> None:
+    execute(
+        "INSERT INTO submissions (submission_id, session_key, run_id, mode, route, state,"
+        " create_time, request_id, preview, options, content)"
+        " VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?)",
+        (
+            row.submission_id,
+            key,
+            row.run_id,
+            row.mode,
+            row.route,
+            row.create_time,
+            row.request_id,
+            row.content.preview,
+            encoded,
+            row.content.data,
+        ),
+    )
+
+
+def _submission_moved(
+    execute: Execute, key: int, row: SubmissionMoved, _encoded: bytes | None, _namespace: str
+) -> None:
+    _must_hit(
+        execute(
+            "UPDATE submissions SET run_id = ?, route = ?"
+            " WHERE submission_id = ? AND session_key = ? AND state = 1",
+            (row.run_id, Route.FOLLOW_UP, row.submission_id, key),
+        ),
+        "move of a submission",
+    )
+
+
+def _submission_settled(
+    execute: Execute, key: int, row: SubmissionSettled, _encoded: bytes | None, _namespace: str
+) -> None:
+    # A message has the content of a delivered one, and a run its options.
+    emptied = (
+        ", content = x'', options = x'', preview = ''"
+        if row.state is SubmissionState.DELIVERED
+        else ""
+    )
+    _must_hit(
+        execute(
+            "UPDATE submissions SET state = ?, settle_time = ?, failure = ?, message_number = ?"  # noqa: S608 - two constants
+            f"{emptied} WHERE submission_id = ? AND session_key = ? AND state = 1",
+            (
+                row.state,
+                row.settle_time,
+                row.failure or 0,
+                row.message_number,
+                row.submission_id,
+                key,
+            ),
+        ),
+        "end of a submission",
+    )
+
+
+def _message_appended(
+    execute: Execute, key: int, row: MessageAppended, encoded: bytes | None, _namespace: str
+) -> None:
+    if row.content is not None:
+        execute(
+            "INSERT INTO entries (id, first, data) VALUES (?, 0, ?)",
+            (messages_start(key) + row.number, encoded),
+        )
+        return
+    _must_hit(
+        execute(
+            "INSERT INTO entries (id, first, data) SELECT ?, 0, CAST(? || content AS BLOB)"
+            " FROM submissions WHERE submission_id = ? AND session_key = ? AND state = 1",
+            (messages_start(key) + row.number, encoded, row.submission_id, key),
+        ),
+        "message of a queued submission",
+    )
+
+
+def _activation_queued(
+    execute: Execute, key: int, row: ActivationQueued, _encoded: bytes | None, _namespace: str
+) -> None:
+    execute(
+        "INSERT INTO queued (activation_id, session_key, run_id, agent, queue_time)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (row.activation_id, key, row.run_id, row.agent, row.queue_time),
+    )
+
+
+def _activation_dequeued(
+    execute: Execute, key: int, row: ActivationDequeued, _encoded: bytes | None, _namespace: str
+) -> None:
+    execute(
+        "DELETE FROM queued WHERE activation_id = ? AND session_key = ?",
+        (row.activation_id, key),
+    )
+
+
+def _lease_put(
+    execute: Execute, key: int, row: LeasePut, _encoded: bytes | None, _namespace: str
+) -> None:
+    execute(
+        "INSERT INTO leases (activation_id, session_key, run_id, epoch, agent, executor_id,"
+        " duration, expire_time) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (activation_id) DO UPDATE SET epoch = excluded.epoch,"
+        " executor_id = excluded.executor_id, duration = excluded.duration,"
+        " expire_time = excluded.expire_time",
+        (
+            row.activation_id,
+            key,
+            row.run_id,
+            row.epoch,
+            row.agent,
+            row.executor_id,
+            row.duration,
+            row.expire_time,
+        ),
+    )
+
+
+def _lease_dropped(
+    execute: Execute, key: int, row: LeaseDropped, _encoded: bytes | None, _namespace: str
+) -> None:
+    # Whether it had expired was tested before the unit wrote anything.
+    execute(
+        "DELETE FROM leases WHERE activation_id = ? AND session_key = ?",
+        (row.activation_id, key),
+    )
+
+
+def _timer_set(
+    execute: Execute, key: int, row: TimerSet, _encoded: bytes | None, _namespace: str
+) -> None:
+    if row.due_time is None:
+        execute("DELETE FROM timers WHERE session_key = ? AND kind = ?", (key, row.kind))
+        return
+    execute(
+        "INSERT INTO timers (session_key, kind, due_time) VALUES (?, ?, ?)"
+        " ON CONFLICT (session_key, kind) DO UPDATE SET due_time = excluded.due_time",
+        (key, row.kind, row.due_time),
+    )
+
+
+WRITERS: dict[type[Any], Callable[[Execute, int, Any, bytes | None, str], None]] = {
+    SessionInserted: _session_inserted,
+    SessionUpdated: _session_updated,
+    SessionDeleted: _session_deleted,
+    RunInserted: _run_inserted,
+    RunEnded: _run_ended,
+    SubmissionInserted: _submission_inserted,
+    SubmissionMoved: _submission_moved,
+    SubmissionSettled: _submission_settled,
+    MessageAppended: _message_appended,
+    ActivationQueued: _activation_queued,
+    ActivationDequeued: _activation_dequeued,
+    LeasePut: _lease_put,
+    LeaseDropped: _lease_dropped,
+    TimerSet: _timer_set,
+}

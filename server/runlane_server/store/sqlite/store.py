@@ -1,0 +1,278 @@
+"""The store on one SQLite file, or on a private database in memory."""
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from runlane_server.core.model import Phase, SessionKey, SubmissionState
+from runlane_server.store.base import (
+    EventGroup,
+    LiveLease,
+    LiveRows,
+    LoadedSession,
+    MessageRow,
+    Outcome,
+    QueuedActivation,
+    RequestKey,
+    RequestRecord,
+    RunRow,
+    SessionFilter,
+    SessionRow,
+    StoredTimer,
+    StoreInfo,
+    SubmissionRow,
+    Write,
+)
+from runlane_server.store.errors import StoreRefused, StoreUnavailable
+from runlane_server.store.sqlite import files, lists, reads, upkeep
+from runlane_server.store.sqlite.commits import Committer
+from runlane_server.store.sqlite.writer import ReaderThreads, WriterThread, read_snapshot
+
+Result = TypeVar("Result")
+
+_STRETCHES = 20
+"""Reads for expired request records in one call."""
+
+
+class SqliteStore:
+    """Fulfils `Store` on SQLite.
+
+    One thread writes, a few read. In memory there is one connection: reads run
+    on the writing thread, between batches.
+    """
+
+    def __init__(self, path: Path | None, *, reader_threads: int = 4) -> None:
+        """Makes a store; `open` takes it.
+
+        Args:
+            path: Its file; None: a private database in memory.
+            reader_threads: Threads that read a file, each with a connection of its own.
+        """
+        self._path = path
+        self.info = self._info("", 0)
+        self._hold = files.FileHold(path) if path is not None else None
+        self._writer = WriterThread("runlane-sqlite-write")
+        self._readers = ReaderThreads(path, reader_threads) if path is not None else None
+        self._conn: sqlite3.Connection | None = None
+        self._committer: Committer | None = None
+        self._expiry_place = upkeep.FIRST_PLACE
+
+    def _info(self, store_id: str, epoch: int) -> StoreInfo:
+        kind = "sqlite" if self._path is not None else "memory"
+        return StoreInfo(kind, self._path is not None, store_id, epoch)
+
+    # --- opening and closing -----------------------------------------------
+
+    async def open(self, now: int, embedded_prefix: str) -> None:
+        """Takes the store for this process, or fails with StoreRefused, nothing changed."""
+        self._writer.start()
+        opening = self._writer.submit(self._open, now, embedded_prefix)
+        try:
+            self.info = await asyncio.shield(opening)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(self._close))
+            raise
+
+    def _open(self, now: int, embedded_prefix: str) -> StoreInfo:
+        path = self._path
+        try:
+            if path is not None and self._hold is not None:
+                files.refuse_foreign(path)
+                self._hold.take()
+                files.refuse_foreign(path)
+                files.verify(path)
+            conn = self._conn = files.connect_writer(path)
+            files.prepare(conn, path, now)
+            upkeep.settle_leases(conn, now, embedded_prefix)
+            self._committer = Committer(conn)
+            return self._info(*conn.execute("SELECT store_id, epoch FROM store").fetchone())
+        except sqlite3.Error as error:
+            raise StoreRefused(f"{path or 'the memory store'} cannot be opened: {error}") from error
+
+    async def close(self) -> None:
+        """Gives the store back; writes in flight are finished first."""
+        await asyncio.shield(asyncio.to_thread(self._close))
+
+    def _close(self) -> None:
+        self._writer.stop()
+        if self._readers is not None:
+            self._readers.stop()
+        if self._conn is not None:
+            self._conn.close()
+            self._conn = None
+        if self._hold is not None:
+            self._hold.give_back()
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._conn is None:
+            raise StoreUnavailable("the store is not open")
+        return self._conn
+
+    def _read(self, function: Callable[..., Result], *args: object) -> Awaitable[Result]:
+        """Runs a read on one snapshot, in one hop."""
+        conn = self._connection()
+        if self._readers is not None:
+            return self._readers.submit(function, *args)
+        return self._writer.submit(read_snapshot, conn, function, *args)
+
+    # --- writing -----------------------------------------------------------
+
+    async def commit(self, batch: Sequence[Write]) -> list[Outcome]:
+        """Writes a batch in one transaction; one outcome each, in order."""
+        return await self._writer.submit(self.committer.commit, batch)
+
+    @property
+    def committer(self) -> Committer:
+        """What writes; tests set its `faults`."""
+        if self._committer is None:
+            raise StoreUnavailable("the store is not open")
+        return self._committer
+
+    async def sweep(self, key: SessionKey, max_rows: int) -> bool:
+        """Removes up to `max_rows` rows of a deleted session; True once none is left."""
+        return await self._writer.submit(upkeep.sweep, self._connection(), key, max_rows)
+
+    async def expire_requests(self, before: int, max_rows: int) -> int:
+        """Removes request records that nothing keeps, made before a time.
+
+        A call looks at a bounded stretch of the records, and the next goes on after it:
+        no index by time burdens each write.
+        """
+        removed = 0
+        for _ in range(_STRETCHES):
+            found, place = await self._read(
+                upkeep.find_expired, self._expiry_place, before, max_rows - removed
+            )
+            if found:
+                removed += await self._writer.submit(
+                    upkeep.remove_requests, self._connection(), found
+                )
+            self._expiry_place = place or upkeep.FIRST_PLACE
+            if place is None or removed >= max_rows:
+                break
+        return removed
+
+    # --- reading -----------------------------------------------------------
+
+    async def load(self, key: SessionKey) -> LoadedSession | None:
+        """Reads what a decision starts from."""
+        return await self._read(reads.load, key)
+
+    async def find_request(self, key: RequestKey) -> RequestRecord | None:
+        """Reads the answer of a request_id."""
+        return await self._read(reads.find_request, key)
+
+    async def find_session_of_run(self, namespace: str, run_id: str) -> str | None:
+        """Returns the session of a run that exists; also of a terminal one."""
+        return await self._read(reads.find_session_of_run, namespace, run_id)
+
+    async def find_session_of_submission(self, namespace: str, submission_id: str) -> str | None:
+        """Returns the session of a submission."""
+        return await self._read(reads.find_session_of_submission, namespace, submission_id)
+
+    async def session(self, key: SessionKey) -> SessionRow | None:
+        """Reads a session."""
+        return await self._read(reads.session, key)
+
+    async def list_sessions(
+        self,
+        namespace: str,
+        where: SessionFilter,
+        order: int,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> list[SessionRow]:
+        """Lists sessions after (time, session_id) in an order of SessionOrder."""
+        return await self._read(lists.list_sessions, namespace, where, order, after, limit)
+
+    async def run(self, namespace: str, run_id: str) -> RunRow | None:
+        """Reads a run."""
+        return await self._read(reads.run, namespace, run_id)
+
+    async def list_runs(
+        self,
+        key: SessionKey,
+        phases: Sequence[Phase],
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> list[RunRow] | None:
+        """Lists runs ascending by (create_time, run_id); `phases` empty: all."""
+        return await self._read(lists.list_runs, key, phases, after, limit)
+
+    async def submission(self, namespace: str, submission_id: str) -> SubmissionRow | None:
+        """Reads a submission."""
+        return await self._read(reads.submission, namespace, submission_id)
+
+    async def submission_of_reserved_run(self, namespace: str, run_id: str) -> SubmissionRow | None:
+        """Reads the queued submission that the run id is, or was, reserved for."""
+        return await self._read(reads.submission_of_reserved_run, namespace, run_id)
+
+    async def list_submissions(
+        self,
+        key: SessionKey,
+        states: Sequence[SubmissionState],
+        after: tuple[int, str] | None,
+        limit: int,
+        content_limit: int,
+    ) -> list[SubmissionRow] | None:
+        """Lists submissions ascending by (create_time, submission_id)."""
+        return await self._read(lists.list_submissions, key, states, after, limit, content_limit)
+
+    async def last_sequence(self, key: SessionKey) -> int | None:
+        """Reads the sequence of the newest event; also of a deleted session."""
+        return await self._read(reads.last_sequence, key)
+
+    async def events(
+        self, key: SessionKey, after: int, through: int, max_events: int, max_bytes: int
+    ) -> list[EventGroup]:
+        """Reads groups that hold events after `after` up to `through`, ascending."""
+        return await self._read(reads.events, key, after, through, max_events, max_bytes)
+
+    async def messages(
+        self,
+        key: SessionKey,
+        first: int,
+        last: int,
+        max_items: int,
+        max_bytes: int,
+        *,
+        descending: bool = False,
+    ) -> list[MessageRow]:
+        """Reads messages numbered `first` to `last`, ascending or descending."""
+        return await self._read(reads.messages, key, first, last, max_items, max_bytes, descending)
+
+    async def messages_by_number(self, key: SessionKey, numbers: Sequence[int]) -> list[MessageRow]:
+        """Reads these messages, at most 256, ascending."""
+        return await self._read(reads.messages_by_number, key, numbers)
+
+    async def live(
+        self, key: SessionKey, message_limit: int, max_bytes: int, content_limit: int
+    ) -> LiveRows | None:
+        """Reads all that the live state shows in one snapshot."""
+        return await self._read(reads.live, key, message_limit, max_bytes, content_limit)
+
+    async def ancestors(self, key: SessionKey, limit: int) -> list[tuple[str, str]]:
+        """Reads (session_id, run_id) of the direct source, its source, and so on."""
+        return await self._read(reads.ancestors, key, limit)
+
+    async def queued_activations(self) -> list[QueuedActivation]:
+        """Reads all activations that wait, ascending by queue_time."""
+        return await self._read(reads.queued_activations)
+
+    async def leases(self) -> list[LiveLease]:
+        """Reads all leases."""
+        return await self._read(reads.leases)
+
+    async def timers(self) -> list[StoredTimer]:
+        """Reads all durable timers."""
+        return await self._read(reads.timers)
+
+    async def drained_executors(self) -> list[tuple[str, str]]:
+        """Reads (namespace, executor_id) of all drained executors."""
+        return await self._read(reads.drained_executors)
+
+    async def check(self) -> list[str]:
+        """Verifies the whole store; returns what is wrong, one line each."""
+        return await self._read(upkeep.check)

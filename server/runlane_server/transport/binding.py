@@ -1,0 +1,240 @@
+"""One wrapper around each handler, bound when a service is registered.
+
+It takes the place of a stack of interceptors: parse, refuse while draining,
+name the caller, validate, call, and turn what was raised into a status.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from runlane_server.app.views import Caller
+from runlane_server.core.errors import Reason, Refused, invalid
+from runlane_server.transport.errors import status_of
+from runlane_server.transport.hashing import request_hash
+from runlane_server.transport.validation import validate
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+Answer = Message | bytes
+
+_NAMESPACE = "runlane-namespace"
+_CLIENT = "runlane-client"
+_DEFAULT_NAMESPACE = "default"
+_CLIENT_NAME = re.compile(r"[ -~]{1,64}")
+_MARGIN_SECONDS = 0.5
+_MARGIN_SHARE = 0.1
+_WORD = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+class Call(NamedTuple):
+    """What a handler knows of its call beside the request."""
+
+    namespace: str
+    client: str
+    method: str
+    context: Context
+
+    def caller(self, request_id: str = "", *parts: Any, actor: str = "") -> Caller:
+        """Returns who calls; `parts` are all that was asked but request_id and waits."""
+        digest = request_hash(self.method, *parts) if request_id else b""
+        return Caller(self.namespace, actor or self.client, self.method, request_id, digest)
+
+    def wait_seconds(self, micros: int) -> float:
+        """Returns how long to wait so that the answer is there before the deadline."""
+        if not micros:
+            return 0.0
+        wait = micros / 1_000_000
+        left = remaining(self.context)
+        if left is None:
+            return wait
+        return max(0.0, min(wait, left - max(_MARGIN_SECONDS, _MARGIN_SHARE * left)))
+
+
+def remaining(context: Context) -> float | None:
+    """Returns the seconds up to the deadline of a call; None: it has none."""
+    left: float | None = context.time_remaining()
+    return None if left is None else max(0.0, left)
+
+
+class Door:
+    """What all calls go through: it counts them, and closes when the server drains."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self._inside = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def enter(self) -> None:
+        """Counts a call in."""
+        self._inside += 1
+        self._empty.clear()
+
+    def leave(self) -> None:
+        """Counts a call out."""
+        self._inside -= 1
+        if not self._inside:
+            self._empty.set()
+
+    async def empty(self) -> None:
+        """Waits until no call is inside."""
+        await self._empty.wait()
+
+
+def service_handler(
+    service: ServiceDescriptor, servicer: object, door: Door, *, open_while_draining: bool = False
+) -> grpc.GenericRpcHandler:
+    """Binds each method of a service to the servicer's method of that name in snake case."""
+    handlers: dict[str, Any] = {}
+    for method in service.methods:
+        handler = getattr(servicer, _WORD.sub("_", method.name).lower())
+        entry = _Entry(method, door, open_while_draining=open_while_draining)
+        if method.client_streaming:
+            handlers[method.name] = grpc.stream_unary_rpc_method_handler(
+                _stream_unary(entry, handler)
+            )
+        elif method.server_streaming:
+            handlers[method.name] = grpc.unary_stream_rpc_method_handler(
+                _unary_stream(entry, handler)
+            )
+        else:
+            handlers[method.name] = grpc.unary_unary_rpc_method_handler(
+                _unary_unary(entry, handler)
+            )
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+class _Entry:
+    """What happens before a handler of one method is called, and after it failed."""
+
+    __slots__ = ("_door", "_open", "_parse", "_request", "enter", "leave", "name")
+
+    def __init__(self, method: MethodDescriptor, door: Door, *, open_while_draining: bool) -> None:
+        self._door = door
+        self._open = open_while_draining
+        self._request = method.input_type.name
+        self._parse = GetMessageClass(method.input_type).FromString
+        self.enter = door.enter
+        self.leave = door.leave
+        self.name = method.name
+
+    def admit(self, context: Context) -> Call:
+        """Returns who calls, or refuses them."""
+        if self._door.draining and not self._open:
+            raise Refused(Reason.DRAINING, "the server is stopping")
+        namespace = _DEFAULT_NAMESPACE
+        client = "client"
+        for key, value in context.invocation_metadata() or ():
+            if key == _NAMESPACE:
+                if value != _DEFAULT_NAMESPACE:
+                    raise invalid(_NAMESPACE, "must be absent or `default`")
+            elif key == _CLIENT:
+                if not isinstance(value, str) or not _CLIENT_NAME.fullmatch(value):
+                    raise invalid(_CLIENT, "must be 1 to 64 printable ASCII characters")
+                client = f"client:{value}"
+        return Call(namespace, client, self.name, context)
+
+    def request(self, raw: bytes) -> Any:
+        """Returns the request once it is valid."""
+        try:
+            request = self._parse(raw)
+        except DecodeError:
+            raise invalid("request", f"must be an encoded {self._request}") from None
+        validate(request, len(raw))
+        return request
+
+    def fail(self, context: Context, error: BaseException) -> None:
+        """Gives the call a status, or raises the error where the call itself was cancelled."""
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                # Whoever swallows this leaks the call.
+                raise error
+            # Something that the handler awaited was cancelled by somebody else: raised here,
+            # it would leave the client without a status.
+            if self._door.draining:
+                error = Refused(Reason.DRAINING, "the server is stopping")
+        elif not isinstance(error, Exception):
+            raise error
+        status = status_of(error, self.name)
+        context.set_code(status.code)
+        context.set_details(status.message)
+        context.set_trailing_metadata(status.trailers)
+
+
+def _encoded(answer: Answer) -> bytes:
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
+
+
+def _unary_unary(
+    entry: _Entry, handler: Callable[[Any, Call], Awaitable[Answer]]
+) -> Callable[[bytes, Context], Awaitable[bytes]]:
+    async def handle(raw: bytes, context: Context) -> bytes:
+        entry.enter()
+        try:
+            call = entry.admit(context)
+            return _encoded(await handler(entry.request(raw), call))
+        except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
+            entry.fail(context, error)
+            return b""
+        finally:
+            entry.leave()
+
+    return handle
+
+
+def _unary_stream(
+    entry: _Entry, handler: Callable[[Any, Call], AsyncIterator[Answer]]
+) -> Callable[[bytes, Context], Awaitable[None]]:
+    async def handle(raw: bytes, context: Context) -> None:
+        entry.enter()
+        frames: AsyncIterator[Answer] | None = None
+        try:
+            call = entry.admit(context)
+            frames = handler(entry.request(raw), call)
+            async for frame in frames:
+                await context.write(_encoded(frame))
+        except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
+            entry.fail(context, error)
+        finally:
+            try:
+                if frames is not None:
+                    await close(frames)
+            finally:
+                entry.leave()
+
+    return handle
+
+
+def _stream_unary(
+    entry: _Entry, handler: Callable[[AsyncIterator[Any], Call], Awaitable[Answer]]
+) -> Callable[[AsyncIterable[bytes], Context], Awaitable[bytes]]:
+    async def requests(raw_requests: AsyncIterable[bytes]) -> AsyncIterator[Any]:
+        async for raw in raw_requests:
+            yield entry.request(raw)
+
+    async def handle(raw_requests: AsyncIterable[bytes], context: Context) -> bytes:
+        entry.enter()
+        try:
+            call = entry.admit(context)
+            return _encoded(await handler(requests(raw_requests), call))
+        except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
+            entry.fail(context, error)
+            return b""
+        finally:
+            entry.leave()
+
+    return handle
+
+
+async def close(frames: AsyncIterator[Any]) -> None:
+    """Ends an iterator now rather than when it is collected."""
+    aclose = getattr(frames, "aclose", None)
+    if aclose is not None:
+        await aclose()

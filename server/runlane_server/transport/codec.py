@@ -1,0 +1,154 @@
+"""Encodes what is stored and streamed, and joins bytes without decoding them.
+
+An event, a message and options are encoded once, at commit. What is sent later
+is those bytes behind a key and a length: a protobuf message is the sequence of
+its fields, so concatenation is all that it takes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from google.protobuf.message import Message as AnyMessage
+from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.timestamp_pb2 import Timestamp
+from runlane.v1 import event_pb2, message_pb2, run_pb2, session_service_pb2
+
+from runlane_server.app.views import ControlView
+from runlane_server.core.model import Content, Delta, RunOptions, Usage
+from runlane_server.core.rows import Event, EventType, MessageAppended
+from runlane_server.transport import responses
+from runlane_server.transport.values import duration, length_delimited, timestamp, varint
+
+# What a reader that does not know such a kind may skip: how the work is dispatched and
+# priced. All other kinds change what a client draws.
+_MAY_SKIP = frozenset(
+    {
+        EventType.ACTIVATION_QUEUED,
+        EventType.ACTIVATION_LEASED,
+        EventType.ACTIVATION_ENDED,
+        EventType.ACTIVATION_ABANDONED,
+        EventType.MODEL_STEP_RESERVED,
+        EventType.MODEL_STEP_COMMITTED,
+    }
+)
+
+_MILLION = 1_000_000
+_FIELD_1 = b"\x0a"
+_EVENT_MESSAGE = b"\x62"  # field 12
+
+
+def _bodies() -> dict[int, tuple[str, Callable[..., AnyMessage], bool]]:
+    fields = event_pb2.Event.DESCRIPTOR.fields_by_number
+    bodies: dict[int, tuple[str, Callable[..., AnyMessage], bool]] = {}
+    for kind in EventType:
+        body = fields[kind].message_type
+        assert body is not None, kind  # noqa: S101 - a body is a message
+        bodies[kind] = (fields[kind].name, GetMessageClass(body), kind in _MAY_SKIP)
+    return bodies
+
+
+_BODIES = _bodies()
+
+
+def repeated(messages: Sequence[bytes]) -> bytes:
+    """Encodes encoded messages as field 1."""
+    parts: list[bytes] = []
+    for data in messages:
+        parts += (_FIELD_1, varint(len(data)), data)
+    return b"".join(parts)
+
+
+class ProtoCodec:
+    """The Codec whose bytes are those of runlane.v1."""
+
+    def event(self, event: Event, session_id: str, actor: str, request_id: str) -> bytes:
+        """Encodes an event, without its message."""
+        name, body_class, may_skip = _BODIES[event.type]
+        body = event.body
+        if event.type is EventType.MODEL_STEP_COMMITTED:
+            used = body.get("usage")
+            if isinstance(used, Usage):
+                body = {**body, "usage": responses.usage(used)}
+        seconds, micros = divmod(event.time, _MILLION)
+        fields: dict[str, Any] = {name: body_class(**body)}
+        return event_pb2.Event(
+            sequence=event.sequence,
+            session_id=session_id,
+            event_time=Timestamp(seconds=seconds, nanos=micros * 1000),
+            type=event.type,  # type: ignore[arg-type]
+            run_id=event.run_id,
+            run_sequence=event.run_sequence,
+            activation_id=event.activation_id,
+            attempt=event.attempt,
+            actor=actor,
+            request_id=request_id,
+            may_skip=may_skip,
+            **fields,
+        ).SerializeToString()
+
+    def message(self, row: MessageAppended, session_id: str, content: Content | None) -> bytes:
+        """Encodes a message; without content: all but it, to be followed by content bytes."""
+        head = message_pb2.Message(
+            number=row.number,
+            session_id=session_id,
+            run_id=row.run_id,
+            role=row.role,  # type: ignore[arg-type]
+            author=row.author,  # type: ignore[arg-type]
+            step=row.step,
+            submission_id=row.submission_id,
+            model_stream_id=row.model_stream_id,
+            model=row.model,
+            create_time=timestamp(row.create_time),
+        ).SerializeToString()
+        return head if content is None else head + content.data
+
+    def options(self, options: RunOptions) -> bytes:
+        """Encodes resolved run options."""
+        grace = options.cancel_grace
+        return run_pb2.RunOptions(
+            agent=options.agent,
+            model=options.model,
+            limits=run_pb2.RunLimits(max_model_steps=options.max_model_steps),
+            cancel_grace_duration=None if grace is None else duration(grace),
+            request_options_json=options.request_options_json,
+        ).SerializeToString()
+
+    def event_batch(self, events: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+        """Encodes a frame of StreamEvents from events, each with its message or None."""
+        return length_delimited(_FIELD_1, self.run_event_batch(events))
+
+    def run_event_batch(self, events: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+        """Encodes a frame of StreamRunEvents, likewise."""
+        parts: list[bytes] = []
+        for data, message in events:
+            if message is None:
+                parts += (_FIELD_1, varint(len(data)), data)
+            else:
+                size = varint(len(message))
+                whole = len(data) + 1 + len(size) + len(message)
+                parts += (_FIELD_1, varint(whole), data, _EVENT_MESSAGE, size, message)
+        return b"".join(parts)
+
+    def bookmark(self, sequence: int, server_time: int, *, caught_up: bool) -> bytes:
+        """Encodes a bookmark frame of StreamEvents."""
+        return session_service_pb2.StreamEventsResponse(
+            bookmark=session_service_pb2.Bookmark(
+                sequence=sequence, caught_up=caught_up, server_time=timestamp(server_time)
+            )
+        ).SerializeToString()
+
+    def control(self, control: ControlView) -> bytes:
+        """Encodes a control frame of StreamEvents."""
+        return session_service_pb2.StreamEventsResponse(
+            control=responses.control(control)
+        ).SerializeToString()
+
+    def deltas(self, deltas: Sequence[Delta]) -> bytes:
+        """Encodes a frame of deltas of StreamEvents."""
+        return session_service_pb2.StreamEventsResponse(
+            deltas=session_service_pb2.DeltaBatch(deltas=[responses.delta(one) for one in deltas])
+        ).SerializeToString()
+
+    def message_batch(self, messages: Sequence[bytes]) -> bytes:
+        """Encodes messages as field 1 of a response: every stream of messages has it there."""
+        return repeated(messages)

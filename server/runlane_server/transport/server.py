@@ -1,0 +1,145 @@
+"""The gRPC server: what it listens on, what it serves, and how it stops."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from runlane.v1 import (
+    executor_service_pb2,
+    history_service_pb2,
+    server_service_pb2,
+    session_service_pb2,
+)
+
+from runlane_server.transport.binding import Door, service_handler
+from runlane_server.transport.executor import ExecutorServicer
+from runlane_server.transport.history import HistoryServicer
+from runlane_server.transport.port import AppPort
+from runlane_server.transport.reflection import REFLECTION_SERVICES, add_reflection
+from runlane_server.transport.server_info import ServerServicer
+from runlane_server.transport.session import SessionServicer
+
+RECEIVE_BYTES_MAX = 8 * 1024 * 1024
+SEND_BYTES_MAX = 4 * 1024 * 1024
+
+_FLUSH_SECONDS = 0.05
+_STOP_SECONDS = 0.5
+
+SERVICES = tuple(
+    module.DESCRIPTOR.services_by_name[name]
+    for module, name in (
+        (session_service_pb2, "SessionService"),
+        (history_service_pb2, "HistoryService"),
+        (executor_service_pb2, "ExecutorService"),
+        (server_service_pb2, "ServerService"),
+    )
+)
+
+
+@dataclass(slots=True, frozen=True)
+class GrpcSettings:
+    """Settings of the transport.
+
+    Attributes:
+        reflection: Serve reflection.
+        channelz: Serve channelz, which shows all connections to whoever asks.
+        max_connection_age: Seconds after which a connection is asked to go; None: never.
+        max_connection_age_grace: Seconds that its calls may then take.
+    """
+
+    reflection: bool = True
+    channelz: bool = False
+    max_connection_age: float | None = None
+    max_connection_age_grace: float = 30.0
+
+
+def _options(settings: GrpcSettings) -> list[tuple[str, Any]]:
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
+        ("grpc.max_send_message_length", SEND_BYTES_MAX),
+        # The default would send GOAWAY to a client that pings more than once in 5 minutes.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # A second server on the port must fail, not take half of the calls.
+        ("grpc.so_reuseport", 0),
+    ]
+    if settings.max_connection_age is not None:
+        options += [
+            ("grpc.max_connection_age_ms", int(settings.max_connection_age * 1000)),
+            ("grpc.max_connection_age_grace_ms", int(settings.max_connection_age_grace * 1000)),
+        ]
+    return options
+
+
+class GrpcServer:
+    """Serves an app. Made, started and drained on one event loop."""
+
+    def __init__(self, app: AppPort, settings: GrpcSettings | None = None) -> None:
+        settings = settings or GrpcSettings()
+        self._app = app
+        self._door = Door()
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(options=_options(settings))
+        servicers = (
+            SessionServicer(app),
+            HistoryServicer(app),
+            ExecutorServicer(app),
+            ServerServicer(app),
+        )
+        handlers = [
+            service_handler(
+                service,
+                servicer,
+                self._door,
+                open_while_draining=isinstance(servicer, ServerServicer),
+            )
+            for service, servicer in zip(SERVICES, servicers, strict=True)
+        ]
+        self._server.add_generic_rpc_handlers(tuple(handlers))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = [service.full_name for service in SERVICES]
+        names.append(health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+        if settings.channelz:
+            # Imported where it is wanted: it is a package of its own.
+            from grpc_channelz.v1 import channelz, channelz_pb2  # noqa: PLC0415
+
+            channelz.add_channelz_servicer(self._server)
+            names.append(channelz_pb2.DESCRIPTOR.services_by_name["Channelz"].full_name)
+        if settings.reflection:
+            add_reflection(self._server, (*names, *REFLECTION_SERVICES))
+
+    async def start(self, addresses: Sequence[str]) -> list[int]:
+        """Listens on HOST:PORT and unix:PATH addresses.
+
+        Returns:
+            The port of each address; 0 for a socket file.
+        """
+        ports = [
+            self._server.add_insecure_port(address) * (not address.startswith("unix:"))
+            for address in addresses
+        ]
+        await self._server.start()
+        for name in ("", *(service.full_name for service in SERVICES)):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return ports
+
+    async def drain(self, grace: float) -> None:
+        """Stops: no new calls, streams end, calls in flight finish within `grace` seconds."""
+        # Whoever picks a server by its health is to know before anything fails.
+        await self._health.enter_graceful_shutdown()
+        self._door.draining = True
+        self._app.drain()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._door.empty(), grace)
+            # The last statuses are still on their way.
+            await asyncio.sleep(_FLUSH_SECONDS)
+        # Only streams of health and reflection, which know no end, can be left.
+        await self._server.stop(_STOP_SECONDS)
+
+    async def wait(self) -> None:
+        """Returns when the server has stopped."""
+        await self._server.wait_for_termination()

@@ -1,0 +1,132 @@
+"""What the package shows agrees with itself and with the contract."""
+
+import importlib
+import pkgutil
+import re
+from enum import StrEnum
+
+import pytest
+import runlane
+from pydantic import BaseModel, ValidationError
+from runlane import _enums, _models, errors
+from runlane._retry import POLICIES
+from runlane.v1 import (
+    error_reason_pb2,
+    event_pb2,
+    executor_service_pb2,
+    history_service_pb2,
+    server_service_pb2,
+    session_service_pb2,
+)
+
+SERVICES = [
+    session_service_pb2.DESCRIPTOR.services_by_name["SessionService"],
+    history_service_pb2.DESCRIPTOR.services_by_name["HistoryService"],
+    executor_service_pb2.DESCRIPTOR.services_by_name["ExecutorService"],
+    server_service_pb2.DESCRIPTOR.services_by_name["ServerService"],
+]
+
+
+def test_all_names_what_is_public_and_nothing_else():
+    public = {
+        name
+        for name, value in vars(runlane).items()
+        if not name.startswith("_") and type(value).__name__ != "module"
+    }
+    assert public == set(runlane.__all__)
+    assert runlane.__all__ == sorted(runlane.__all__)
+
+
+def test_modules_are_private_or_documented_as_public():
+    public = {m.name for m in pkgutil.iter_modules(runlane.__path__) if not m.name.startswith("_")}
+    assert public == {"errors", "v1"}
+    assert all(hasattr(errors, name) for name in errors.__all__)
+
+
+def test_every_module_imports_without_the_server():
+    for module in pkgutil.walk_packages(runlane.__path__, "runlane."):
+        source = importlib.import_module(module.name).__file__
+        with open(source, encoding="utf-8") as text:
+            assert "runlane_server" not in text.read(), module.name
+
+
+def test_every_reason_has_its_class_and_every_class_its_reason():
+    reasons = {
+        name.removeprefix("ERROR_REASON_")
+        for name, number in error_reason_pb2.ErrorReason.items()
+        if number
+    }
+    assert set(errors._BY_REASON) == reasons
+    for reason, kind in errors._BY_REASON.items():
+        camel = "".join(word.capitalize() for word in reason.split("_"))
+        assert kind.__name__ == camel
+        assert getattr(runlane, camel) is kind
+
+
+def test_the_drawn_tree_names_every_error():
+    drawn = re.findall(r"\+-- (\w+)", errors.__doc__)
+    kinds = [k.__name__ for k in (errors.ServiceError, *errors.ServiceError.__subclasses__())]
+    others = {"TransportError", "StreamGapError", "ClientClosedError", "ManagerClosedError"}
+    assert set(drawn) == {*kinds, *others}
+    assert len(drawn) == len(set(drawn))
+    names = {"RunlaneError", *drawn, "FieldViolation", "from_rpc_error"}
+    assert set(errors.__all__) == names
+
+
+@pytest.mark.parametrize("kind", list(_enums._SOURCES), ids=lambda kind: kind.__name__)
+def test_words_are_those_of_the_contract(kind: type[StrEnum]):
+    descriptor, prefix = _enums._SOURCES[kind]
+    words = {v.name.removeprefix(prefix).lower() for v in descriptor.values if v.number}
+    assert {member.value for member in kind} == words | {"unknown"}
+    for value in descriptor.values:
+        if value.number:
+            assert str(_enums.member(kind, value.number)) == value.name.removeprefix(prefix).lower()
+    assert _enums.member(kind, 9999) == "unknown"
+    assert _enums.optional_member(kind, 0) is None
+
+
+def test_event_kinds_are_those_of_the_contract():
+    numbers = {number for number in event_pb2.Event.Type.values() if number}
+    assert set(_enums._EVENT_KINDS) == numbers
+    fields = event_pb2.Event.DESCRIPTOR.fields_by_number
+    for number, kind in _enums._EVENT_KINDS.items():
+        assert kind.value.replace(".", "_") == fields[number].name
+        assert kind.value.count(".") == 1
+
+
+def test_activation_ends_are_those_of_the_contract():
+    words = {
+        value.name.removeprefix("REASON_").lower()
+        for owner in (event_pb2.ActivationEnded, event_pb2.ActivationAbandoned)
+        for value in owner.Reason.DESCRIPTOR.values
+        if value.number
+    }
+    assert {end.value for end in runlane.ActivationEnd} == words | {"unknown"}
+
+
+def test_every_unary_call_has_a_policy_and_waits_are_known():
+    requests = {
+        method.input_type._concrete_class: method
+        for service in SERVICES
+        for method in service.methods
+        if not method.server_streaming and not method.client_streaming
+    }
+    assert set(POLICIES) == set(requests)
+    for request, policy in POLICIES.items():
+        assert policy.waits == ("wait_duration" in request.DESCRIPTOR.fields_by_name)
+
+
+def test_models_are_frozen():
+    usage = runlane.Usage(input_tokens=1)
+    with pytest.raises(ValidationError):
+        usage.input_tokens = 2
+    for kind in vars(_models).values():
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not BaseModel:
+            assert kind.model_config["frozen"], kind
+
+
+def test_no_public_thing_is_undocumented():
+    for name in runlane.__all__:
+        thing = getattr(runlane, name)
+        if isinstance(thing, type) and thing.__module__.startswith("runlane"):
+            assert thing.__doc__, name

@@ -1,0 +1,31 @@
+"""Every store runs the same suite. What takes a file is asked of the one that has one."""
+
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from runlane_server.store.sqlite import SqliteStore
+
+STORES = ("sqlite", "memory")
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def store(request, tmp_path: Path):
+    made = SqliteStore(tmp_path / "test.db" if request.param == "sqlite" else None)
+    await made.open(0, "embedded-")
+    yield made
+    assert await made.check() == []
+    await made.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "test.db"
+
+
+@pytest_asyncio.fixture
+async def file_store(path: Path):
+    made = SqliteStore(path)
+    await made.open(0, "embedded-")
+    yield made
+    await made.close()

@@ -1,0 +1,228 @@
+from pathlib import Path
+
+import pytest
+from runlane_server import settings as module
+from runlane_server.settings import (
+    Limit,
+    OpenAIModelConfig,
+    Settings,
+    SettingsError,
+    is_local,
+    load,
+)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch, tmp_path):
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("RUNLANE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(*args, **kwargs) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(*args, **kwargs)
+    return str(caught.value)
+
+
+def test_the_defaults():
+    settings = load()
+    assert settings.listen == ("127.0.0.1:7480",)
+    assert settings.store == "sqlite:runlane.db"
+    assert settings.store_path == Path("runlane.db")
+    assert settings.agents == ()
+    assert settings.default_agent == ""
+    assert (settings.max_pending_steers, settings.max_pending_next_runs) == (64, 64)
+    assert settings.max_pending_bytes == 8 * 1024 * 1024
+    assert settings.linger_milliseconds == 5
+    assert settings == Settings()
+
+
+def test_flags_come_before_the_environment_before_the_file(monkeypatch, tmp_path):
+    file = write(
+        tmp_path / "r.toml", 'batch_max = 1\nreader_threads = 1\nstreams_max = 1\nstore = "memory"'
+    )
+    monkeypatch.setenv("RUNLANE_BATCH_MAX", "2")
+    monkeypatch.setenv("RUNLANE_READER_THREADS", "2")
+    settings = load(file, {"batch_max": 3, "streams_max": None})
+    assert settings.batch_max == 3
+    assert settings.reader_threads == 2
+    assert settings.streams_max == 1
+    assert settings.store == "memory"
+    assert settings.hot_sessions_max == 10_000
+
+
+def test_the_file_in_the_working_directory_is_read_unasked(tmp_path):
+    assert load().batch_max == 256
+    write(tmp_path / "runlane.toml", "batch_max = 7")
+    assert load().batch_max == 7
+    assert load(write(tmp_path / "other.toml", "")).batch_max == 256
+
+
+def test_paths_in_the_file_are_relative_to_it(tmp_path):
+    file = write(
+        tmp_path / "etc" / "r.toml",
+        'store = "sqlite:data/x.db"\nlisten = ["unix:run/x.sock", "unix:/abs.sock", "[::1]:1"]',
+    )
+    settings = load(file)
+    assert settings.store_path == tmp_path / "etc" / "data" / "x.db"
+    assert settings.listen == (f"unix:{tmp_path}/etc/run/x.sock", "unix:/abs.sock", "[::1]:1")
+    assert load(file, {"store": "sqlite:x.db"}).store_path == Path("x.db")
+
+
+def test_absolute_paths_and_memory_stay(tmp_path):
+    assert load(write(tmp_path / "a.toml", 'store = "sqlite:/x.db"')).store == "sqlite:/x.db"
+    settings = load(write(tmp_path / "b.toml", 'store = "memory"'))
+    assert settings.store == "memory"
+    assert settings.store_path is None
+
+
+def test_lists_in_the_environment_are_comma_separated(monkeypatch):
+    monkeypatch.setenv("RUNLANE_LISTEN", "127.0.0.1:1, unix:/x.sock")
+    monkeypatch.setenv("RUNLANE_AGENTS", "a,b")
+    settings = load()
+    assert settings.listen == ("127.0.0.1:1", "unix:/x.sock")
+    assert settings.agents == ("a", "b")
+
+
+def test_other_variables_with_the_prefix_are_left_alone(monkeypatch):
+    monkeypatch.setenv("RUNLANE_TARGET", "127.0.0.1:9")
+    assert load() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("lisen = []", "lisen"),
+        ('[[agent]]\nname = "a"\nsytem = ""\nmodel = {kind = "scripted"}', "sytem"),
+        ('[[agent]]\nname = "a"\nmodel = {kind = "scripted", nam = "x"}', "nam"),
+        (
+            '[[agent]]\nname = "a"\nmodel = {kind = "scripted"}\nlimits = {max_steps = 1}',
+            "max_steps",
+        ),
+    ],
+)
+def test_an_unknown_key_is_named_with_its_file(tmp_path, text, key):
+    file = write(tmp_path / "r.toml", text)
+    message = refusal(file)
+    assert str(file) in message
+    assert key in message
+    assert "no such key" in message
+
+
+def test_each_mistake_says_where_it_was_read(monkeypatch, tmp_path):
+    file = write(tmp_path / "r.toml", "batch_max = 0")
+    monkeypatch.setenv("RUNLANE_READER_THREADS", "many")
+    lines = refusal(file, {"log_level": "loud", "streams_max": 0}).splitlines()
+    assert len(lines) == 4
+    assert sum(line.startswith(f"{file}: batch_max: ") for line in lines) == 1
+    assert sum(line.startswith("RUNLANE_READER_THREADS: ") for line in lines) == 1
+    assert sum(line.startswith("--log-level: ") for line in lines) == 1
+    assert sum(line.startswith("--streams-max: ") for line in lines) == 1
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    assert "absent.toml" in refusal(tmp_path / "absent.toml")
+    assert "no TOML" in refusal(write(tmp_path / "r.toml", "listen = ["))
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/x", "unix:x"]
+)
+def test_local_addresses_need_no_flag(address):
+    assert is_local(address)
+    assert load(flags={"listen": [address]}).listen == (address,)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1"])
+def test_beyond_this_machine_needs_the_flag(address):
+    message = refusal(flags={"listen": ["127.0.0.1:1", address]})
+    assert "--insecure-listen" in message
+    assert address in message
+    assert load(flags={"listen": [address], "insecure_listen": True}).listen == (address,)
+
+
+@pytest.mark.parametrize("address", ["", "x", ":1", "x:", "x:y", "x:65536", "::1:5", "unix:"])
+def test_malformed_addresses(address):
+    assert "--listen" in refusal(flags={"listen": [address]})
+
+
+@pytest.mark.parametrize("store", ["", "x.db", "sqlite:", "sqlite::memory:", "postgres://x"])
+def test_malformed_stores(store):
+    assert "--store" in refusal(flags={"store": store})
+
+
+AGENT = """
+[[agent]]
+name = "helper"
+system = "Be brief."
+concurrency = 3
+limits = {max_model_steps = 5}
+[agent.model]
+kind = "openai"
+name = "some-model"
+base_url = "http://127.0.0.1:9/v1"
+api_key_env = "SOME_KEY"
+"""
+
+
+def test_an_agent(tmp_path):
+    settings = load(write(tmp_path / "r.toml", AGENT))
+    (agent,) = settings.agent
+    assert (agent.name, agent.system, agent.concurrency) == ("helper", "Be brief.", 3)
+    assert isinstance(agent.model, OpenAIModelConfig)
+    assert settings.max_model_steps_of("helper") == 5
+    assert settings.max_model_steps_of("other") == 20
+
+
+def test_the_variable_of_a_key_must_be_set(tmp_path):
+    settings = load(write(tmp_path / "r.toml", AGENT))
+    with pytest.raises(SettingsError, match=r"'helper'.*SOME_KEY.*not set"):
+        settings.check({})
+    with pytest.raises(SettingsError, match="SOME_KEY"):
+        settings.check({"SOME_KEY": ""})
+    settings.check({"SOME_KEY": "s"})
+
+
+def test_two_agents_of_one_name(tmp_path):
+    assert "'helper'" in refusal(write(tmp_path / "r.toml", AGENT + AGENT))
+
+
+def test_agents_must_be_allowed(tmp_path):
+    file = write(tmp_path / "r.toml", AGENT)
+    assert "'helper'" in refusal(file, {"agents": ["other"]})
+    assert "'nobody'" in refusal(flags={"agents": ["other"], "default_agent": "nobody"})
+    assert load(file, {"agents": ["helper"]}).agents == ("helper",)
+
+
+def test_a_key_in_the_wrong_place_is_not_shown(tmp_path):
+    text = AGENT.replace('api_key_env = "SOME_KEY"', 'api_key = "sk-secret"')
+    message = refusal(write(tmp_path / "r.toml", text))
+    assert "api_key" in message
+    assert "sk-secret" not in message
+
+
+def test_limits_have_units():
+    limits = load().limits()
+    assert Limit("max_pending_bytes", 8388608, "bytes") in limits
+    assert Limit("request_keep_seconds", 86400, "seconds") in limits
+    assert len({limit.name for limit in limits}) == len(limits)
+
+
+def test_settings_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        load().batch_max = 1
+
+
+def test_everything_public_has_a_default():
+    required = [name for name, field in module.Settings.model_fields.items() if field.is_required()]
+    assert required == []

@@ -1,0 +1,208 @@
+import pytest
+from fakes import CODEC, NOW, event_bytes, message_row, text_content
+from runlane.v1 import (
+    event_pb2,
+    executor_service_pb2,
+    history_service_pb2,
+    message_pb2,
+    run_pb2,
+    session_pb2,
+    session_service_pb2,
+    submission_pb2,
+)
+from runlane_server.app.views import ControlView
+from runlane_server.core import model
+from runlane_server.core.rows import Event, EventType, MessageAppended
+from runlane_server.transport.values import sequence_of, varint
+
+BODIES = {
+    EventType.SESSION_CREATED: {"message_count": 3},
+    EventType.SESSION_UPDATED: {"revision": 2},
+    EventType.SESSION_CLOSED: {},
+    EventType.SESSION_REOPENED: {},
+    EventType.SESSION_FORKED: {"source_session_id": "a", "source_run_id": "r", "session_id": "b", "message_count": 1},
+    EventType.SESSION_DELETED: {},
+    EventType.SUBMISSION_PENDING: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER},
+    EventType.SUBMISSION_MOVED: {"submission_id": "s", "from_run_id": "r"},
+    EventType.SUBMISSION_DELIVERED: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER, "message_number": 4},
+    EventType.SUBMISSION_FAILED: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER, "reason": model.SubmissionFailure.SESSION_CLOSED},
+    EventType.SUBMISSION_WITHDRAWN: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER},
+    EventType.RUN_CREATED: {"submission_id": "s", "agent": "a"},
+    EventType.RUN_CANCELLATION_REQUESTED: {"replaced": True},
+    EventType.RUN_TERMINAL: {"stop_reason": model.StopReason.FAILED, "failure_reason": model.RunFailure.EXECUTOR_ERROR, "output_message_number": 2, "message_cutoff": 3},
+    EventType.ACTIVATION_QUEUED: {"kind": 1, "agent": "a"},
+    EventType.ACTIVATION_LEASED: {"executor_id": "e"},
+    EventType.ACTIVATION_ENDED: {"reason": model.EndReason.RELEASED},
+    EventType.ACTIVATION_ABANDONED: {"reason": model.AbandonReason.LEASE_EXPIRED},
+    EventType.MESSAGE_APPENDED: {"number": 1, "role": model.Role.USER, "author": model.Author.STEER, "step": 1, "submission_id": "s", "model_stream_id": "m"},
+    EventType.MODEL_STEP_RESERVED: {"step": 1, "model_stream_id": "m"},
+    EventType.MODEL_STEP_COMMITTED: {"step": 1, "model_stream_id": "m", "usage": model.Usage(1, 2, 3, 4, 5), "model": "gpt", "finish_reason": "stop"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", EventType)
+def test_an_event_round_trips(kind):
+    body = BODIES[kind]
+    event = Event(kind, 300, NOW, "run", 2, "act", 1, body)
+    data = CODEC.event(event, "ses", "client:x", "req")
+    read = event_pb2.Event.FromString(data)
+    assert (read.sequence, read.session_id, read.type) == (300, "ses", kind)
+    assert read.event_time.ToMicroseconds() == NOW
+    assert (read.run_id, read.run_sequence, read.activation_id, read.attempt) == (
+        "run",
+        2,
+        "act",
+        1,
+    )
+    assert (read.actor, read.request_id) == ("client:x", "req")
+    assert read.may_skip == kind.name.startswith(("ACTIVATION_", "MODEL_STEP_"))
+    name = read.WhichOneof("body")
+    assert name == kind.name.lower()
+    assert event_pb2.Event.DESCRIPTOR.fields_by_name[name].number == kind
+    shown = getattr(read, name)
+    assert set(body) == {field.name for field in shown.DESCRIPTOR.fields}
+    for field, value in body.items():
+        if field == "usage":
+            value = run_pb2.Usage(input_tokens=1, output_tokens=2, cached_input_tokens=3, reasoning_tokens=4, cost_usd_micros=5)  # fmt: skip  # noqa: PLW2901
+        assert getattr(shown, field) == value
+    assert sequence_of(data) == 300
+
+
+def test_every_kind_of_event_is_one_of_the_proto():
+    numbers = dict(event_pb2.Event.Type.items())
+    numbers.pop("TYPE_UNSPECIFIED")
+    assert numbers == {f"TYPE_{kind.name}": int(kind) for kind in EventType}
+
+
+@pytest.mark.parametrize(
+    ("core", "enum", "prefix"),
+    [
+        (model.SessionStatus, session_pb2.Session.State, "STATE_"),
+        (model.Mode, submission_pb2.Submission.Mode, "MODE_"),
+        (model.Route, submission_pb2.Submission.Route, "ROUTE_"),
+        (model.SubmissionState, submission_pb2.Submission.State, "STATE_"),
+        (model.OnMiss, submission_pb2.Submission.OnMiss, "ON_MISS_"),
+        (model.SubmissionFailure, submission_pb2.Submission.FailureReason, "FAILURE_REASON_"),
+        (model.Phase, run_pb2.Run.Phase, "PHASE_"),
+        (model.Position, run_pb2.Run.Position, "POSITION_"),
+        (model.StopReason, run_pb2.Run.StopReason, "STOP_REASON_"),
+        (model.RunFailure, run_pb2.RunFailure.Reason, "REASON_"),
+        (model.ActivationState, run_pb2.Activation.State, "STATE_"),
+        (model.EndReason, event_pb2.ActivationEnded.Reason, "REASON_"),
+        (model.AbandonReason, event_pb2.ActivationAbandoned.Reason, "REASON_"),
+        (model.Role, message_pb2.Message.Role, "ROLE_"),
+        (model.Author, message_pb2.Message.Author, "AUTHOR_"),
+        (model.Command, session_pb2.Command, "COMMAND_"),
+        (model.DeltaKind, event_pb2.Delta.Kind, "KIND_"),
+    ],
+)
+def test_numbers_of_the_core_are_those_of_the_proto(core, enum, prefix):
+    numbers = {name: number for name, number in enum.items() if number}
+    assert numbers == {f"{prefix}{member.name}": int(member) for member in core}
+
+
+def test_a_message_is_its_head_and_its_content():
+    content = text_content("hi")
+    row = MessageAppended(
+        3, "run", model.Role.ASSISTANT, model.Author.MODEL, NOW, 2, "sub", "ms", "gpt", content
+    )
+    whole = CODEC.message(row, "ses", content)
+    assert whole == CODEC.message(row, "ses", None) + content.data
+    read = message_pb2.Message.FromString(whole)
+    assert (read.number, read.session_id, read.run_id, read.step) == (3, "ses", "run", 2)
+    assert (read.role, read.author) == (model.Role.ASSISTANT, model.Author.MODEL)
+    assert (read.submission_id, read.model_stream_id, read.model) == ("sub", "ms", "gpt")
+    assert read.create_time.ToMicroseconds() == NOW
+    assert read.content[0].text == "hi"
+    assert read.metadata == {"k": "v"}
+
+
+def test_options_round_trip():
+    read = run_pb2.RunOptions.FromString(
+        CODEC.options(model.RunOptions("a", "m", 7, 1_500_000, "{}"))
+    )
+    assert (read.agent, read.model, read.limits.max_model_steps) == ("a", "m", 7)
+    assert read.cancel_grace_duration.ToMicroseconds() == 1_500_000
+    assert read.request_options_json == "{}"
+    zero = run_pb2.RunOptions.FromString(CODEC.options(model.RunOptions(cancel_grace=0)))
+    assert zero.HasField("cancel_grace_duration")
+
+
+@pytest.mark.parametrize("length", [1, 100, 127, 128, 20_000, 3_000_000])
+def test_joined_bytes_are_what_protobuf_would_make(length):
+    first, second = message_row(1, "x" * length), message_row(2)
+    plain, with_message = event_bytes(1), event_bytes(2)
+    event = event_pb2.Event.FromString(with_message)
+    event.message.ParseFromString(first.data)
+    events = [event_pb2.Event.FromString(plain), event]
+    given = [(plain, None), (with_message, first.data)]
+
+    batch = session_service_pb2.EventBatch(events=events)
+    frame = session_service_pb2.StreamEventsResponse(batch=batch)
+    assert session_service_pb2.StreamEventsResponse.FromString(CODEC.event_batch(given)) == frame
+    run_frame = history_service_pb2.StreamRunEventsResponse(events=events)
+    assert (
+        history_service_pb2.StreamRunEventsResponse.FromString(CODEC.run_event_batch(given))
+        == run_frame
+    )
+    messages = [message_pb2.Message.FromString(row.data) for row in (first, second)]
+    joined = CODEC.message_batch([first.data, second.data])
+    for response in (
+        history_service_pb2.StreamMessagesResponse,
+        history_service_pb2.GetHistoryAtRunResponse,
+        executor_service_pb2.StreamModelContextResponse,
+        executor_service_pb2.ModelContext,
+        history_service_pb2.ListMessagesResponse,
+    ):
+        assert response.FromString(joined) == response(messages=messages)
+
+
+def test_an_empty_batch_is_a_batch():
+    read = session_service_pb2.StreamEventsResponse.FromString(CODEC.event_batch([]))
+    assert read.WhichOneof("frame") == "batch"
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 16_383, 16_384, 2**31, 2**63 - 1])
+def test_varints(value):
+    data = message_pb2.Message(number=value).SerializeToString()
+    assert data[1:] == (varint(value) if value else b"")
+
+
+def test_frames_beside_events():
+    read = session_service_pb2.StreamEventsResponse.FromString
+    mark = read(CODEC.bookmark(7, NOW, caught_up=True)).bookmark
+    assert (mark.sequence, mark.caught_up, mark.server_time.ToMicroseconds()) == (7, True, NOW)
+    view = ControlView(
+        "run",
+        model.Phase.ACTIVE,
+        model.Activation("act", 2),
+        True,
+        1,
+        2,
+        [model.Command.AUTO],
+        True,
+        9,
+    )
+    control = read(CODEC.control(view)).control
+    assert (control.run_id, control.phase, control.activation.epoch, control.cancelling) == (
+        "run",
+        1,
+        2,
+        True,
+    )
+    assert (control.pending_steers, control.pending_next_runs, list(control.allowed_commands)) == (
+        1,
+        2,
+        [2],
+    )
+    assert (control.waiting_for_executor, control.as_of_sequence) == (True, 9)
+    idle = read(CODEC.control(ControlView("", None, None, False, 0, 0, [], False, 1))).control
+    assert not idle.HasField("activation")
+    pieces = [{"append_text": ""}, {"snapshot_text": "x"}, {"block_done": True}]
+    deltas = [
+        model.Delta("m", "r", "a", 1, 0, model.DeltaKind.TEXT, 1, 2, **piece) for piece in pieces
+    ]
+    batch = read(CODEC.deltas(deltas)).deltas
+    for shown, piece in zip(batch.deltas, pieces, strict=True):
+        assert shown.WhichOneof("piece") == next(iter(piece))
+        assert (shown.model_stream_id, shown.step, shown.kind, shown.revision) == ("m", 1, 1, 2)
