@@ -44,7 +44,7 @@ class App(Sessions, Inputs, Execution, Queries, Streams):
         services: Services,
         observer: Committed,
         version: str,
-        limits: list[tuple[str, int, str]],
+        limits: Sequence[tuple[str, int, str]],
     ) -> None:
         """Makes the use cases.
 

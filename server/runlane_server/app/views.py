@@ -178,7 +178,7 @@ class ServerInfoView:
     store_id: str
     store_epoch: int
     features: list[str]
-    limits: list[tuple[str, int, str]]
+    limits: Sequence[tuple[str, int, str]]
 
 
 @dataclass(slots=True)

@@ -17,7 +17,13 @@ from runlane_server.app.views import ControlView
 from runlane_server.core.model import Content, Delta, RunOptions, Usage
 from runlane_server.core.rows import Event, EventType, MessageAppended
 from runlane_server.transport import responses
-from runlane_server.transport.values import duration, length_delimited, timestamp, varint
+from runlane_server.transport.values import (
+    duration,
+    length_delimited,
+    read_varint,
+    timestamp,
+    varint,
+)
 
 # What a reader that does not know such a kind may skip: how the work is dispatched and
 # priced. All other kinds change what a client draws.
@@ -35,6 +41,8 @@ _MAY_SKIP = frozenset(
 _MILLION = 1_000_000
 _FIELD_1 = b"\x0a"
 _EVENT_MESSAGE = b"\x62"  # field 12
+_ROLE = 0x20  # field 4 of Message, a varint
+_LENGTH_DELIMITED = 2
 
 
 def _bodies() -> dict[int, tuple[str, Callable[..., AnyMessage], bool]]:
@@ -152,3 +160,16 @@ class ProtoCodec:
     def message_batch(self, messages: Sequence[bytes]) -> bytes:
         """Encodes messages as field 1 of a response: every stream of messages has it there."""
         return repeated(messages)
+
+    def role(self, message: bytes) -> int:
+        """Returns the role of an encoded message, without decoding it whole."""
+        # The header comes first, in the order of its fields: number, two ids, role.
+        place = 0
+        while place < len(message):
+            tag = message[place]
+            value, place = read_varint(message, place + 1)
+            if tag == _ROLE:
+                return value
+            if tag & 7 == _LENGTH_DELIMITED:
+                place += value
+        return 0

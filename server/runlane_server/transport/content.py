@@ -46,6 +46,12 @@ def input_content(
     blocks: Sequence[message_pb2.Block], metadata: Mapping[str, str], path: str = ""
 ) -> Content:
     """Returns the content of an input; `path` is that of the fields around it."""
+    if len(blocks) == 1:
+        # What nearly all inputs are: one text with nothing beside it.
+        block = blocks[0]
+        text = block.text
+        if text and not text.isspace() and not block.provider_json and not block.metadata:
+            return _content(blocks, metadata, path, text[:PREVIEW_CHARACTERS], has_tool_use=False)
     _check_blocks(blocks, f"{path}content", is_input=True)
     if _is_blank(blocks):
         raise Refused(
@@ -53,19 +59,20 @@ def input_content(
             "the input is empty, or white space alone",
             violations=((f"{path}content", "must hold more than white space"),),
         )
-    return _content(blocks, metadata, path, has_tool_use=False)
+    return _content(blocks, metadata, path, preview(blocks), has_tool_use=False)
 
 
 def step_content(blocks: Sequence[message_pb2.Block], path: str) -> Content:
     """Returns the content of a model step; it may be empty."""
     has_tool_use = _check_blocks(blocks, f"{path}content", is_input=False)
-    return _content(blocks, {}, path, has_tool_use=has_tool_use)
+    return _content(blocks, {}, path, preview(blocks), has_tool_use=has_tool_use)
 
 
 def _content(
     blocks: Sequence[message_pb2.Block],
     metadata: Mapping[str, str],
     path: str,
+    shown: str,
     *,
     has_tool_use: bool,
 ) -> Content:
@@ -78,7 +85,7 @@ def _content(
     if metadata:
         check_metadata(metadata, f"{path}metadata")
         data += message_pb2.Message(metadata=metadata).SerializeToString(deterministic=True)
-    return Content(data, size, sha256(data).digest(), preview(blocks), has_tool_use)
+    return Content(data, size, sha256(data).digest(), shown, has_tool_use)
 
 
 def check_metadata(metadata: Mapping[str, str], path: str) -> None:

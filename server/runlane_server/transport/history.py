@@ -149,7 +149,7 @@ class HistoryServicer:
             request.session_id,
             None if descending else start,
             start if descending else None,
-            roles,
+            frozenset(roles),
             page_limit(request.page_size),
         )
         count = fitting(len(row.data) for row in rows)

@@ -34,7 +34,7 @@ from runlane_server.core.commands import (
     SubmitAnswer,
     UpdateSession,
 )
-from runlane_server.core.model import Delta, Fence, Phase, Role, SubmissionState
+from runlane_server.core.model import Delta, Fence, Phase, SubmissionState
 from runlane_server.store.base import MessageRow, SessionFilter
 
 Cursor = tuple[int, str]
@@ -200,7 +200,7 @@ class AppPort(Protocol):
         session_id: str,
         after: int | None,
         before: int | None,
-        roles: Sequence[Role],
+        roles: frozenset[int],
         limit: int,
         /,
     ) -> tuple[list[MessageRow], int | None]:

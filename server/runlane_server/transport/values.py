@@ -85,12 +85,18 @@ def length_delimited(tag: bytes, data: bytes) -> bytes:
     return b"%b%b%b" % (tag, varint(len(data)), data)
 
 
-def sequence_of(event: bytes) -> int:
-    """Reads the sequence of an encoded event, which is its first field."""
+def read_varint(data: bytes, place: int) -> tuple[int, int]:
+    """Decodes a varint at a place; returns it and the place after it."""
     value = shift = 0
-    for byte in event[1:11]:
+    while True:
+        byte = data[place]
+        place += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            break
+            return value, place
         shift += 7
-    return value
+
+
+def sequence_of(event: bytes) -> int:
+    """Reads the sequence of an encoded event, which is its first field."""
+    return read_varint(event, 1)[0]

@@ -206,3 +206,11 @@ def test_frames_beside_events():
     for shown, piece in zip(batch.deltas, pieces, strict=True):
         assert shown.WhichOneof("piece") == next(iter(piece))
         assert (shown.model_stream_id, shown.step, shown.kind, shown.revision) == ("m", 1, 1, 2)
+
+
+@pytest.mark.parametrize("role", model.Role)
+@pytest.mark.parametrize("ids", ["", "x", "x" * 128])
+def test_the_role_of_a_message_is_read_in_place(role, ids):
+    content = text_content("hi")
+    row = MessageAppended(300, ids, role, model.Author.INPUT, NOW, content=content)
+    assert CODEC.role(CODEC.message(row, ids, content)) == role

@@ -24,7 +24,7 @@ from runlane_server.core.commands import CommitModelStep, Finish, FinishKind, Re
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.model import Mode, OnMiss
 from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
-from runlane_server.transport.server import GrpcSettings
+from runlane_server.transport.server import GrpcServer, GrpcSettings
 
 pytestmark = pytest.mark.asyncio
 HELLO = [message_pb2.Block(text="hello")]
@@ -428,3 +428,19 @@ async def test_pages_are_cut_by_bytes_and_go_on_after_the_last_one_sent():
             )
         )
         assert app.asked[-1][4] == 201
+
+
+async def test_a_socket_file_and_a_port_that_is_taken(tmp_path):
+    async with serving(FakeApp()) as (_, _channel):
+        server = GrpcServer(FakeApp())
+        path = f"unix:{tmp_path}/s"
+        ports = await server.start([path, "127.0.0.1:0"])
+        assert ports[0] == 0
+        assert ports[1] > 0
+        async with grpc.aio.insecure_channel(path) as channel:
+            stub = server_service_pb2_grpc.ServerServiceStub(channel)
+            await stub.GetServerInfo(server_service_pb2.GetServerInfoRequest())
+        second = GrpcServer(FakeApp())
+        with pytest.raises(RuntimeError):
+            await second.start([f"127.0.0.1:{ports[1]}"])
+        await server.drain(1)
