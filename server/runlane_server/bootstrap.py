@@ -120,7 +120,7 @@ async def _serve(
         ports = await _listen(server, [*settings.listen, *private])
         embedded = None
         if settings.agent:
-            embedded = EmbeddedExecutor(private[0], settings.agent, new_id(EMBEDDED_PREFIX[:-1]))
+            embedded = EmbeddedExecutor(private[0], settings.agent, f"{EMBEDDED_PREFIX}{uuid7()}")
             await embedded.start()
         ready([_bound(*one) for one in zip(settings.listen, ports, strict=False)])
         await stop.wait()
