@@ -7,6 +7,7 @@ server process with its data in one file; the model is ten lines and needs no ke
 
 import asyncio
 import contextlib
+import os
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
@@ -36,11 +37,14 @@ class GatedModel:
     """Answers the same thing every time, once its gate is open."""
 
     def __init__(self) -> None:
+        self.asked = asyncio.Event()
         self.gate = asyncio.Event()
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Waits at the gate and answers."""
+        self.asked.set()
         await self.gate.wait()
-        return ModelResponse(text="这一步已完成。", model="demo")
+        return ModelResponse(text="这一步已完成。", model=request.model)
 
 
 class Server:
@@ -48,17 +52,20 @@ class Server:
 
     def __init__(self, folder: str) -> None:
         self.address = "127.0.0.1:0"
-        self._store = f"sqlite:{folder}/demo.db"
+        self._command = ["-m", "runlane_server", "serve", "--store", f"sqlite:{folder}/demo.db"]
+        # What a killed server leaves in its place for temporary files goes with the rest.
+        self._environ = {**os.environ, "TMPDIR": folder}
         self._log = Path(folder, "server.log")
         self._process: Process | None = None
 
     async def start(self) -> None:
-        command = ["serve", "--listen", self.address, "--store", self._store]
+        """Starts it and waits until it listens."""
+        command = [*self._command, "--listen", self.address]
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "runlane_server", *command, stdout=PIPE, stderr=log
+                sys.executable, *command, env=self._environ, stdout=PIPE, stderr=log
             )
-        assert self._process.stdout is not None
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe, as asked above
         async with deadline(START_SECONDS, "the server did not start"):
             said = (await self._process.stdout.readline()).decode().strip()
         if not said.startswith("listening on "):
@@ -66,6 +73,7 @@ class Server:
         self.address = said.removeprefix("listening on ")
 
     async def kill(self) -> None:
+        """Kills it as a crash would: SIGKILL, without any warning."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
@@ -117,10 +125,12 @@ async def converse(client: Client, model: GatedModel) -> None:
 async def survive(client: Client, model: GatedModel, server: Server) -> None:
     """Kills the server between an input that was accepted and its delivery."""
     model.gate.clear()
+    model.asked.clear()
     manager = SessionManager(client, "main", agent="demo")
     events = manager.events()
     await manager.submit("比较两个方案")
     queued = await manager.submit("再列出风险", mode="follow_up")
+    await model.asked.wait()
 
     print("-- a run is at work and a follow-up waits behind it; the server is killed")
     await server.kill()
@@ -134,10 +144,11 @@ async def survive(client: Client, model: GatedModel, server: Server) -> None:
 
 async def delivered(events: EventStream, submission_id: str) -> None:
     async for event in events:
-        if isinstance(event, SubmissionEvent) and event.submission_id == submission_id:
-            if event.state is SubmissionState.DELIVERED:
-                print("after a kill:", event.mode, event.state)
-                return
+        if not isinstance(event, SubmissionEvent) or event.submission_id != submission_id:
+            continue
+        if event.state is SubmissionState.DELIVERED:
+            print("after a kill:", event.mode, event.state)
+            return
 
 
 def ended(event: object, run_id: str) -> bool:
@@ -156,7 +167,7 @@ async def main() -> None:
             async with (
                 deadline(STORY_SECONDS, "the story did not end"),
                 Client(server.address) as client,
-                Executor(client, Agent("demo", model=model)),
+                Executor(client, Agent("demo", model=model, model_name="gated")),
             ):
                 await converse(client, model)
                 await survive(client, model, server)

@@ -90,9 +90,7 @@ async def test_every_call_has_a_deadline_and_names_the_client(server: FakeServer
 
 async def test_refusals_are_not_repeated(server: FakeServer, client):
     async def handler(request, context):
-        await refuse(
-            context, grpc.StatusCode.FAILED_PRECONDITION, "SESSION_BUSY", run_id="run_9"
-        )
+        await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "SESSION_BUSY", run_id="run_9")
 
     server.handlers["Submit"] = handler
     with pytest.raises(SessionBusy) as caught:

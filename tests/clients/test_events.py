@@ -191,25 +191,22 @@ async def test_deletion_is_the_end_also_where_the_connection_is_cut(server: Fake
 
 
 async def test_closing_ends_a_reader_that_waits(server: FakeServer, client):
-    caught_up = asyncio.Event()
-
     async def stream(request, context):
         await context.write(batch(1))
-        caught_up.set()
         await asyncio.Event().wait()
 
     server.handlers["StreamEvents"] = stream
     events = client.events("main")
     seen = []
+    read_one = asyncio.Event()
 
     async def read():
         async for event in events:
             seen.append(event.sequence)
+            read_one.set()
 
     reader = asyncio.create_task(read())
-    await asyncio.wait_for(caught_up.wait(), 10)
-    while not seen:
-        await asyncio.sleep(0)
+    await asyncio.wait_for(read_one.wait(), 10)
     await events.aclose()
     await events.aclose()
     await asyncio.wait_for(reader, 10)

@@ -34,8 +34,9 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # In spite of its name, the time that one attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     # Each client has a connection of its own, which it can close without harm to others.
     ("grpc.use_local_subchannel_pool", 1),
 )

@@ -108,15 +108,6 @@ class SessionHistory:
             SessionExists: The id of the new session is taken.
             ValueError: Options or metadata without an input.
         """
-        if input is None and (options is not None or metadata is not None):
-            raise ValueError("options and metadata belong to an input")
-        first = None
-        if input is not None:
-            first = pb.ForkInput(
-                content=content_to_pb(input),
-                run_options=convert.options_to_pb(options),
-                metadata=metadata,
-            )
         request = pb.ForkSessionRequest(
             run_id=run_id,
             session_id=session_id or "",
@@ -124,28 +115,11 @@ class SessionHistory:
             labels=labels,
             metadata_json=metadata_json,
             default_agent=default_agent,
-            input=first,
+            input=_first_input(input, options, metadata),
             request_id=request_id or "",
         )
         answer = await self._caller.unary(self._caller.stubs.history.ForkSession, request)
-        session = convert.session(answer.session)
-        submission = None
-        if answer.HasField("submission"):
-            submission = convert.receipt(
-                answer.submission,
-                sequence=answer.sequence,
-                created=True,
-                replayed=answer.replayed,
-            )
-        return Fork(
-            session=session,
-            forked_from_run_id=session.forked_from.run_id if session.forked_from else run_id,
-            message_count=answer.message_count,
-            digest=answer.digest,
-            submission=submission,
-            sequence=answer.sequence,
-            replayed=answer.replayed,
-        )
+        return _fork(answer, run_id)
 
     def messages(self, session_id: str, *, after_number: int = 0) -> AsyncIterator[Message]:
         """Streams the messages of a session up to the last one, ascending.
@@ -180,3 +154,38 @@ class SessionHistory:
             ancestors=tuple(convert.fork_source(source) for source in answer.ancestors),
             forks=convert.page(map(convert.session, answer.forks), answer.next_page_token),
         )
+
+
+def _first_input(
+    content: Input | None, options: convert.Options, metadata: Mapping[str, str] | None
+) -> pb.ForkInput | None:
+    if content is None:
+        if options is not None or metadata is not None:
+            raise ValueError("options and metadata belong to an input")
+        return None
+    return pb.ForkInput(
+        content=content_to_pb(content),
+        run_options=convert.options_to_pb(options),
+        metadata=metadata,
+    )
+
+
+def _fork(answer: pb.ForkSessionResponse, run_id: str) -> Fork:
+    session = convert.session(answer.session)
+    submission = None
+    if answer.HasField("submission"):
+        submission = convert.receipt(
+            answer.submission,
+            sequence=answer.sequence,
+            created=True,
+            replayed=answer.replayed,
+        )
+    return Fork(
+        session=session,
+        forked_from_run_id=session.forked_from.run_id if session.forked_from else run_id,
+        message_count=answer.message_count,
+        digest=answer.digest,
+        submission=submission,
+        sequence=answer.sequence,
+        replayed=answer.replayed,
+    )

@@ -54,49 +54,6 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-__all__ = [
-    "AgentNotFound",
-    "ClientClosedError",
-    "Draining",
-    "EtagMismatch",
-    "FieldInvalid",
-    "FieldViolation",
-    "InputEmpty",
-    "InternalError",
-    "ManagerClosedError",
-    "MessageTooLarge",
-    "OperationInvalid",
-    "OptionsNotAllowed",
-    "PageTokenInvalid",
-    "PageTokenMismatch",
-    "QueueFull",
-    "RequestIdReused",
-    "RevisionMismatch",
-    "RunCancelling",
-    "RunNotCurrent",
-    "RunNotFound",
-    "RunNotTerminal",
-    "RunlaneError",
-    "SequenceAhead",
-    "ServiceError",
-    "SessionBusy",
-    "SessionClosed",
-    "SessionExists",
-    "SessionIdle",
-    "SessionLive",
-    "SessionNotFound",
-    "StaleActivation",
-    "StoreCorrupt",
-    "StoreUnavailable",
-    "StreamEnded",
-    "StreamGapError",
-    "StreamLimit",
-    "SubmissionNotFound",
-    "SubmissionSettled",
-    "TransportError",
-    "from_rpc_error",
-]
-
 _DOMAIN: Final = "runlane.dev"
 _DETAILS_KEY: Final = "grpc-status-details-bin"
 _PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"

@@ -138,7 +138,7 @@ def check(
     try:
         findings = asyncio.run(bootstrap.check_store(f"sqlite:{path}"))
     except (OSError, StoreError) as error:
-        typer.echo(f"runlane: {path}: {error}", err=True)
+        typer.echo(f"runlane: {error}", err=True)
         raise typer.Exit(1) from None
     for finding in findings:
         typer.echo(finding)

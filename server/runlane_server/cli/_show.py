@@ -1,11 +1,11 @@
 """How things look for people."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 import runlane
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 # What a terminal would obey instead of showing: all controls but tab and line feed.
@@ -33,32 +33,42 @@ def moment(time: datetime | None) -> str:
 
 def sessions(items: Iterable[runlane.Session]) -> None:
     """Shows sessions."""
-    table = Table("session", "state", "live run", "messages", "updated", "name", box=None)
-    for item in items:
-        table.add_row(
-            Text(item.session_id),
+    rows = [
+        (
+            item.session_id,
             item.state,
-            Text(item.current_run_id or ""),
+            item.current_run_id or "",
             str(item.message_count),
             moment(item.update_time),
-            Text(line(item.display_name)),
+            line(item.display_name),
         )
-    console.print(table)
+        for item in items
+    ]
+    _columns(("session", "state", "live run", "messages", "updated", "name"), rows)
 
 
 def runs(items: Iterable[runlane.Run]) -> None:
     """Shows runs."""
-    table = Table("run", "agent", "state", "steps", "created", "input", box=None)
-    for item in items:
-        table.add_row(
-            Text(item.run_id),
-            Text(item.agent),
-            item.stop_reason or item.phase,
+    rows = [
+        (
+            item.run_id,
+            item.agent,
+            str(item.stop_reason or item.phase),
             str(item.usage.model_steps_committed),
             moment(item.create_time),
-            Text(line(item.input_preview)),
+            line(item.input_preview),
         )
-    console.print(table)
+        for item in items
+    ]
+    _columns(("run", "agent", "state", "steps", "created", "input"), rows)
+
+
+def _columns(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Shows rows below each other, whole: ids are there to be copied."""
+    widths = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
+    for row, style in ((header, "bold"), *((row, "") for row in rows)):
+        cells = [set_cell_size(cell, width) for cell, width in zip(row, widths, strict=True)]
+        console.print(Text("  ".join(cells).rstrip(), style=style))
 
 
 def more(cursor: str | None) -> None:
@@ -103,8 +113,7 @@ def _details(item: runlane.AnyEvent) -> list[str]:
 
 def facts(**values: object) -> None:
     """Shows a few named values, one a line."""
-    table = Table.grid(padding=(0, 2))
     for name, value in values.items():
         if value not in {None, ""}:
-            table.add_row(Text(name.replace("_", " "), style="dim"), Text(clean(str(value))))
-    console.print(table)
+            text = Text(f"{name.replace('_', ' '):<12}", style="dim")
+            console.print(text.append(clean(str(value)), style="default"))

@@ -48,7 +48,7 @@ _OUTAGE: Final = 900.0
 # Seconds to give a run back, or to say goodbye to it, when the executor stops.
 _PARTING: Final = 5.0
 # Seconds that a cancelled model may take to stop before its run is settled without it.
-_MODEL_STOP: Final = 5.0
+_STOP: Final = 5.0
 _MESSAGE_BYTES: Final = 4096
 _MODEL_NAME_BYTES: Final = 255
 _FINISH_REASON_BYTES: Final = 64
@@ -81,6 +81,7 @@ class ActivationTask:
         self._cancel = asyncio.Event()
         self._lost = asyncio.Event()
         self._messages: list[Message] = []
+        self._settled = False
         # Whether a task that is cancelled gives its run back, for others to take at once.
         self.release_on_cancel = True
 
@@ -96,7 +97,7 @@ class ActivationTask:
         except _LostError:
             _LOG.info("activation %s was lost", self._fence.activation_id)
         except asyncio.CancelledError:
-            if self.release_on_cancel:
+            if self.release_on_cancel and not self._settled:
                 await self._release()
             raise
         except RunlaneError as error:
@@ -232,7 +233,7 @@ class ActivationTask:
         answer = await self._commit(
             pb.CommitRequest(operations=[pb.Operation(commit_model_step=step)], finish=finish)
         )
-        if answer.outcome_applied or answer.run.phase == run_pb2.Run.PHASE_TERMINAL:
+        if self._settled:
             return True
         if answer.position == run_pb2.Run.POSITION_OUTCOME_READY:
             await self._finish(finish)
@@ -275,6 +276,17 @@ class ActivationTask:
     async def _commit(
         self, request: pb.CommitRequest, *, timeout: float = _OUTAGE
     ) -> pb.CommitResponse:
+        call = asyncio.ensure_future(self._send(request, timeout))
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            # What is on its way is let through: to give back a run that it ends is in vain.
+            if self.release_on_cancel:
+                await asyncio.wait({call}, timeout=_PARTING)
+            await self._stop(call)
+            raise
+
+    async def _send(self, request: pb.CommitRequest, timeout: float) -> pb.CommitResponse:
         request.fence.CopyFrom(self._fence)
         request.lease_duration.CopyFrom(to_duration(self._lease))
         try:
@@ -283,8 +295,9 @@ class ActivationTask:
             )
         except (StaleActivation, RunNotFound, SessionNotFound) as error:
             raise _LostError from error
-        ended = answer.outcome_applied or answer.run.phase == run_pb2.Run.PHASE_TERMINAL
-        if answer.fence_lost and not ended:
+        if answer.outcome_applied or answer.run.phase == run_pb2.Run.PHASE_TERMINAL:
+            self._settled = True
+        elif answer.fence_lost:
             raise _LostError
         self._heed(answer.control)
         return answer
@@ -313,12 +326,11 @@ class ActivationTask:
             await self._stop(task)
 
     async def _stop(self, task: "asyncio.Future[Any]") -> None:
-        if task.done():
-            return
-        task.cancel()
-        await asyncio.wait({task}, timeout=_MODEL_STOP)
         if not task.done():
-            _LOG.warning("the model of run %s does not stop", self._fence.run_id)
+            task.cancel()
+            await asyncio.wait({task}, timeout=_STOP)
+        if not task.done():
+            _LOG.warning("a task of run %s does not stop", self._fence.run_id)
         elif not task.cancelled():
             # What it raised on its way out is of no use to anybody.
             task.exception()

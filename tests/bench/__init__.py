@@ -1,0 +1,1 @@
+"""Figures as ratios to floors that are measured in the same run."""

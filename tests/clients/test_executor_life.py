@@ -1,0 +1,112 @@
+"""How an executor takes places, drains and stops, against a scripted server."""
+
+import asyncio
+
+import grpc
+import pytest
+from client_fakes import FakeServer
+from executor_script import Echo, Gated, Script, lease, running
+from runlane import (
+    Agent,
+    Executor,
+    ModelError,
+    ModelResponse,
+    TransportError,
+)
+
+pytestmark = pytest.mark.asyncio
+PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.fixture
+def script(server: FakeServer) -> Script:
+    return Script(server)
+
+
+async def test_no_more_is_polled_than_there_are_places(script: Script, client):
+    model = Gated()
+    for number in (1, 2, 3):
+        script.leases.put_nowait(lease(number))
+    async with running(client, model, concurrency=2) as executor:
+        await script.server.called("Commit", 2)
+        assert executor.active_count == 2
+        assert script.leases.qsize() == 1
+        model.gate.set()
+        await script.server.called("Commit", 6)
+
+
+async def test_drain_finishes_what_runs_and_takes_no_more(script: Script, client):
+    model = Gated()
+    executor = Executor(client, Agent("demo", model=model))
+    run = asyncio.create_task(executor.run())
+    script.leases.put_nowait(lease())
+    await asyncio.wait_for(model.asked.wait(), 10)
+    drain = asyncio.create_task(executor.drain())
+    await script.server.called("DrainExecutor")
+    assert script.server.calls["DrainExecutor"][0].executor_id == executor.executor_id
+    assert not drain.done()
+    model.gate.set()
+    await asyncio.wait_for(drain, 10)
+    await asyncio.wait_for(run, 10)
+    assert script.commits[-1].finish.WhichOneof("outcome") == "completed"
+
+
+async def test_closing_gives_back_what_runs(script: Script, client):
+    model = Gated()
+    script.leases.put_nowait(lease())
+    async with running(client, model) as executor:
+        await asyncio.wait_for(model.asked.wait(), 10)
+        await executor.aclose()
+        await executor.aclose()
+        assert model.stopped.is_set()
+    assert script.commits[-1].WhichOneof("outcome") == "release"
+
+
+async def test_closing_without_release_leaves_the_lease_to_run_out(script: Script, client):
+    model = Gated()
+    script.leases.put_nowait(lease())
+    async with running(client, model) as executor:
+        await asyncio.wait_for(model.asked.wait(), 10)
+        await executor.aclose(release=False)
+    assert len(script.commits) == 1
+
+
+async def test_cancelling_run_gives_back_what_runs(script: Script, client):
+    model = Gated()
+    script.leases.put_nowait(lease())
+    run = asyncio.create_task(Executor(client, Agent("demo", model=model)).run())
+    await asyncio.wait_for(model.asked.wait(), 10)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert script.commits[-1].WhichOneof("outcome") == "release"
+
+
+async def test_what_makes_no_executor_is_refused(client):
+    with pytest.raises(ValueError, match="needs an agent"):
+        Executor(client, [])
+    with pytest.raises(ValueError, match="one name"):
+        Executor(client, [Agent("a", model=Echo()), Agent("a", model=Echo())])
+    with pytest.raises(ValueError, match="concurrency"):
+        Executor(client, Agent("a", model=Echo()), concurrency=0)
+    with pytest.raises(ValueError, match="neither"):
+        ModelError("tired")
+    with pytest.raises(ValueError, match="either"):
+        ModelResponse(text="a", content=["b"])
+    named = Executor(client, {"alias": Agent("a", model=Echo())})
+    assert "alias" in named._agents
+
+
+async def test_a_drain_that_cannot_be_told_still_takes_no_more(script: Script, client):
+    async def drain(request, context):
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "no")
+
+    script.server.handlers["DrainExecutor"] = drain
+    executor = Executor(client, Agent("demo", model=Echo()))
+    run = asyncio.create_task(executor.run())
+    await script.server.called("PollActivation")
+    script.draining.set()
+    with pytest.raises(TransportError):
+        await executor.drain()
+    await asyncio.wait_for(run, 10)

@@ -1,0 +1,1 @@
+"""This folder is on the path: `support` is what several suites share."""

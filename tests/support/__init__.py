@@ -1,0 +1,7 @@
+"""Shared builders: commands as steps, the pure machine, and the engine on a real store.
+
+`steps`    commands, each made from the state that it meets
+`lane`     one session of the pure machine
+`world`    use cases and engine on a SQLite store, with a clock that is set by hand
+`cells`    the table of states, cell by cell: what `lane` and `world` must both do
+"""

@@ -1,0 +1,169 @@
+"""One session of the pure machine. It looks at every decision as it takes it in."""
+
+from dataclasses import replace
+from typing import Any
+
+from runlane_server.core.commands import Answer
+from runlane_server.core.errors import Refused
+from runlane_server.core.machine import Context, Decision, decide, decide_due
+from runlane_server.core.model import Rules, SessionKey, SessionState
+from runlane_server.core.rows import (
+    Event,
+    MessageAppended,
+    RunEnded,
+    RunInserted,
+    SubmissionInserted,
+    SubmissionMoved,
+    SubmissionSettled,
+)
+from runlane_server.runtime.records import encode_state
+
+from support.steps import SECOND, Step
+
+KEY = SessionKey("default", "ses_1")
+START = 1_700_000_000 * SECOND
+
+
+class Ids:
+    """Ids that grow, each of its kind."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}_{self.count:032x}"
+
+
+class Lane:
+    """A session: its state, its events, and what its rows say of runs and inputs."""
+
+    def __init__(self, rules: Rules | None = None, key: SessionKey = KEY) -> None:
+        self.key = key
+        self.rules = rules or Rules()
+        self.state: SessionState | None = None
+        self.now = START
+        self.lease_end = 0
+        self.new_id = Ids()
+        self.events: list[Event] = []
+        self.messages: list[MessageAppended] = []
+        self.runs: dict[str, list[str]] = {}
+        self.inputs: dict[str, str] = {}
+        self._labels: dict[str, str] = {}
+
+    def context(self, label: str = "") -> Context:
+        return Context(self.key, self.now, self.lease_end, self.new_id, self.rules, label)
+
+    def do(self, *steps: Step) -> Answer:
+        """Does steps, what is due before each; returns the answer of the last."""
+        for step in steps:
+            self.due()
+            decision = self.decided(step.make(self.state), step.label)
+        assert decision.answer is not None
+        return decision.answer
+
+    def refused(self, step: Step) -> Refused:
+        try:
+            self.do(step)
+        except Refused as refusal:
+            return refusal
+        raise AssertionError("it was not refused")
+
+    def due(self) -> list[Event]:
+        """Decides what is due; returns its events."""
+        if self.state is None:
+            return []
+        before = encode_state(self.state)
+        decision = decide_due(self.state, self.context())
+        assert encode_state(self.state) == before, "a decision changed what it was given"
+        if decision is None:
+            return []
+        self._take(decision)
+        assert decide_due(self.state, self.context()) is None
+        return decision.events
+
+    def decided(self, command: Any, label: str = "") -> Decision:
+        before = encode_state(self.state) if self.state is not None else b""
+        try:
+            decision = decide(self.state, command, self.context(label))
+        finally:
+            after = encode_state(self.state) if self.state is not None else b""
+            assert after == before, "a decision changed what it was given"
+        self._take(decision)
+        return decision
+
+    def would_refuse(self, step: Step) -> bool:
+        """Whether a step is refused, or changes nothing; it is not done."""
+        try:
+            return decide(self.state, step.make(self.state), self.context()).state is None
+        except Refused:
+            return True
+
+    def _take(self, decision: Decision) -> None:
+        if decision.state is None:
+            assert not decision.events
+            assert not decision.rows
+            return
+        last = self.state.sequence if self.state is not None else 0
+        numbers = [event.sequence for event in decision.events]
+        assert numbers == list(range(last + 1, last + 1 + len(numbers)))
+        assert decision.state.sequence == last + len(numbers)
+        self.state = decision.state
+        self.events += decision.events
+        if decision.lease_expire_time is not None:
+            self.lease_end = decision.lease_expire_time
+        for row in decision.rows:
+            self._note(row)
+        self._check()
+
+    def _note(self, row: Any) -> None:
+        if isinstance(row, RunInserted):
+            label = self._labels.get(row.submission_id, row.request_id)
+            self.runs[row.run_id] = [label, "LIVE"]
+            if not row.from_submission:
+                self.inputs[label] = "DELIVERED"
+        elif isinstance(row, RunEnded):
+            assert self.runs[row.run_id][1] == "LIVE"
+            self.runs[row.run_id][1] = row.stop_reason.name
+        elif isinstance(row, SubmissionInserted):
+            self._labels[row.submission_id] = row.request_id
+            self.inputs[row.request_id] = "PENDING"
+        elif isinstance(row, SubmissionMoved):
+            assert self.inputs[self._labels[row.submission_id]] == "PENDING"
+        elif isinstance(row, SubmissionSettled):
+            label = self._labels[row.submission_id]
+            assert self.inputs[label] == "PENDING", "one end each"
+            why = f" {row.failure.name}" if row.failure is not None else ""
+            self.inputs[label] = row.state.name + why
+        elif isinstance(row, MessageAppended):
+            self.messages.append(row)
+
+    def _check(self) -> None:
+        """What holds of every state."""
+        state = self.state
+        assert state is not None
+        waiting = state.steers + state.next_runs
+        assert state.pending_bytes == sum(one.size for one in waiting)
+        assert [one.rank for one in state.next_runs] == sorted(one.rank for one in state.next_runs)
+        live = [run_id for run_id, (_, end) in self.runs.items() if end == "LIVE"]
+        if not state.deleted:
+            assert live == ([state.run.run_id] if state.run is not None else [])
+            pending = [label for label, end in self.inputs.items() if end == "PENDING"]
+            assert sorted(pending) == sorted(self._labels[one.submission_id] for one in waiting)
+        if state.run is None:
+            assert not waiting, "an idle session has nothing that waits"
+        else:
+            assert all(one.run_id == state.run.run_id for one in state.steers)
+            assert state.run.steps_reserved <= state.run.max_model_steps
+            assert state.run.cancellation is None or not state.steers
+        assert [one.number for one in self.messages] == list(range(1, len(self.messages) + 1))
+
+    @property
+    def run_ends(self) -> list[str]:
+        return [" ".join(run) for run in self.runs.values()]
+
+    def event_names(self, after: int = 0) -> list[str]:
+        return [event.type.name for event in self.events if event.sequence > after]
+
+    def with_rules(self, **changes: Any) -> None:
+        self.rules = replace(self.rules, **changes)
