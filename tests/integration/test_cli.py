@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from runlane_server.cli._app import app
+from typer.testing import CliRunner
 
 SECONDS = 60
 CONFIG = """
@@ -45,25 +48,27 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "runlane_server", *arguments]
 
 
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 @dataclass
 class Server:
     process: subprocess.Popen
     address: str
     folder: Path
 
-    def call(self, *arguments: str, given: str | None = None) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            command(*arguments),
-            cwd=self.folder,
-            env=environment(RUNLANE_TARGET=self.address),
-            input=given,
-            stdin=subprocess.DEVNULL if given is None else None,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=SECONDS,
-            check=False,
+    def call(self, *arguments: str, given: str | None = None) -> Done:
+        """Runs a client command in this process: starting one takes longer than the command."""
+        result = CliRunner().invoke(
+            app, arguments, input=given, env={"RUNLANE_TARGET": self.address}
         )
+        return Done(result.exit_code, result.stdout, result.stderr)
+
+    def call_process(self, *arguments: str, given: str) -> Done:
+        return run(self.folder, *arguments, given=given, RUNLANE_TARGET=self.address)
 
     def good(self, *arguments: str, given: str | None = None) -> str:
         done = self.call(*arguments, given=given)
@@ -81,18 +86,19 @@ class Server:
         return done.stderr
 
 
-def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
+def run(folder: Path, *arguments: str, given: str = "", **variables: str) -> Done:
+    done = subprocess.run(
         command(*arguments),
         cwd=folder,
         env=environment(**variables),
-        stdin=subprocess.DEVNULL,
+        input=given,
         capture_output=True,
         text=True,
         encoding="utf-8",
         timeout=SECONDS,
         check=False,
     )
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -126,18 +132,19 @@ def one_line(text: str) -> str:
 
 def test_version_and_help(tmp_path):
     assert run(tmp_path, "--version").stdout == f"runlane {version('runlane')}\n"
-    told = run(tmp_path, "--help").stdout
+    told = CliRunner().invoke(app, ["--help"]).stdout
     for name in ("serve", "demo", "sessions", "runs", "tail", "submit", "interrupt", "withdraw"):
         assert name in told
     for name in ("fork", "chat", "db"):
         assert name in told
-    assert "--insecure-listen" in run(tmp_path, "serve", "--help").stdout
+    told = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "120"}).stdout
+    assert "--insecure-listen" in told
 
 
-def test_usage_errors_are_2(tmp_path):
-    assert run(tmp_path, "no-such-command").returncode == 2
-    assert run(tmp_path, "runs").returncode == 2
-    assert run(tmp_path, "runs", "s", "--limit", "0").returncode == 2
+def test_usage_errors_are_2(server):
+    assert server.call("no-such-command").returncode == 2
+    assert server.call("runs").returncode == 2
+    assert server.call("runs", "s", "--limit", "0").returncode == 2
 
 
 def test_no_server(tmp_path):
@@ -296,12 +303,11 @@ def test_tail_follows_until_it_is_interrupted(server):
 
 
 def test_chat_in_a_pipe(server):
-    assert server.good("chat", "piped", given="one\n\ntwo\nthree") == (
-        "You said: one\nYou said: two\nYou said: three\n"
-    )
-    lines = server.good("chat", "piped", "--json", given="four\n").splitlines()
-    assert json.loads(lines[0])["output"]["content"][0]["text"] == "You said: four"
-    done = server.call("chat", "piped", "--agent", "broken", given="five\n")
+    done = server.call_process("chat", "piped", given="one\n\ntwo\nthree")
+    assert done == (0, "You said: one\nYou said: two\nYou said: three\n", "")
+    done = server.call_process("chat", "piped", "--json", given="four\n")
+    assert json.loads(done.stdout)["output"]["content"][0]["text"] == "You said: four"
+    done = server.call_process("chat", "piped", "--agent", "broken", given="five\n")
     assert done.returncode == 1
     assert "model_unavailable" in done.stderr
 
@@ -386,7 +392,7 @@ def test_chat_at_a_terminal(server, terminal):
 
 
 def test_db_check(server, tmp_path):
-    text = one_line(server.bad("db", "check", "data.db"))
+    text = one_line(server.bad("db", "check", str(server.folder / "data.db")))
     assert "in use" in text
     assert "no such file" in one_line(run(tmp_path, "db", "check", "none.db").stderr)
     (tmp_path / "other.db").write_bytes(b"no database at all" * 100)

@@ -1,14 +1,19 @@
-"""The commands that are the server: serve, db check."""
+# ruff: noqa: PLC0415 - see below
+"""The commands that are the server: serve, db check.
+
+What they need of the server is loaded when they run: the client's commands share this
+program and start without it.
+"""
 
 import asyncio
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runlane_server.cli import _logs
-from runlane_server.settings import Settings, SettingsError, load
+if TYPE_CHECKING:
+    from runlane_server.settings import Settings
 
 _SERVER = "Server"
 _AGENTS = "Agents"
@@ -89,6 +94,9 @@ def serve(
         "log_level": log_level,
         "log_format": log_format,
     }
+    from runlane_server.cli import _logs
+    from runlane_server.settings import SettingsError, load
+
     try:
         settings = load(config, {key: value for key, value in flags.items() if value is not None})
         settings.check()
@@ -99,15 +107,15 @@ def serve(
     _run(settings)
 
 
-def _run(settings: Settings) -> None:
-    # The client's commands start without loading the server.
-    from runlane_server import bootstrap  # noqa: PLC0415
-    from runlane_server.store.errors import StoreError  # noqa: PLC0415
+def _run(settings: "Settings") -> None:
+    from runlane_server import bootstrap
+    from runlane_server.settings import SettingsError
+    from runlane_server.store.errors import StoreError
 
     serving = bootstrap.serve(settings, _say_ready)
     try:
         if sys.platform == "linux":
-            import uvloop  # noqa: PLC0415 - is there on Linux only
+            import uvloop
 
             uvloop.run(serving)
         else:
@@ -129,8 +137,8 @@ def check(
 
     Prints what it finds, a line each, and ends with 1 where there is anything.
     """
-    from runlane_server import bootstrap  # noqa: PLC0415 - as above
-    from runlane_server.store.errors import StoreError  # noqa: PLC0415
+    from runlane_server import bootstrap
+    from runlane_server.store.errors import StoreError
 
     if not path.is_file():
         typer.echo(f"runlane: {path}: there is no such file", err=True)
