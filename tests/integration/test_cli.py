@@ -433,3 +433,36 @@ def test_logs_as_json_on_stderr(tmp_path):
     assert rest == ""
     lines = [json.loads(line) for line in logged.splitlines()]
     assert any(line["event"] == "draining" for line in lines)
+
+
+def test_a_run_that_is_held_is_given_back_when_the_server_stops(tmp_path):
+    (tmp_path / "runlane.toml").write_text(CONFIG)
+    address = f"unix:{tmp_path}/s"
+    arguments = command("serve", "--listen", address)
+    options = {"cwd": tmp_path, "env": environment(), "text": True, "stderr": subprocess.PIPE}
+    first = subprocess.Popen(arguments, stdout=subprocess.PIPE, **options)
+    assert first.stdout.readline()
+    server = Server(first, address, tmp_path)
+    server.good("submit", "s", "hold this")
+    tail = subprocess.Popen(
+        command("tail", "s", "--json", "--target", address), stdout=subprocess.PIPE, **options
+    )
+    kinds = (json.loads(line)["kind"] for line in tail.stdout)
+    assert "model_step.reserved" in kinds
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=SECONDS)
+    assert first.returncode == 0
+
+    second = subprocess.Popen(arguments, stdout=subprocess.PIPE, **options)
+    assert second.stdout.readline()
+    # It is leased again at once: no lease had to run out.
+    assert "activation.ended" in kinds
+    assert "activation.leased" in kinds
+    tail.kill()
+    tail.communicate(timeout=SECONDS)
+    interrupted = server.json("interrupt", "s", "--wait-seconds", "30")
+    assert interrupted["run"]["attempt"] == 2
+    assert interrupted["run"]["stop_reason"] == "cancelled"
+    second.send_signal(signal.SIGTERM)
+    second.communicate(timeout=SECONDS)
+    assert second.returncode == 0

@@ -97,7 +97,7 @@ EXECUTOR_CELLS = [
     Cell("Q", "lease", lease(), "L", ["ACTIVATION_LEASED"], look=_leased),
     Cell("closed Q", "lease", lease(), "L", ["ACTIVATION_LEASED"], look=_leased),
     *(refused(state, "lease", lease(), Reason.STALE_ACTIVATION) for state in ("L", "Lc")),
-    *(refused(state, "lease", Step(lambda _: LeaseActivation("act_x", "x1", LEASE)), Reason.STALE_ACTIVATION) for state in ("none", "IDLE", "Q", "deleted", "deleted L")),
+    *(refused(state, "lease another", Step(lambda _: LeaseActivation("act_x", "x1", LEASE)), Reason.STALE_ACTIVATION) for state in ("none", "IDLE", "Q", "deleted", "deleted L")),
     *(
         refused(state, f"{what} by a wrong {name}", commit(*operations, outcome=outcome, **{name: value}), Reason.STALE_ACTIVATION,
                  run_id=(value if name == "run_id" else run_id_of))

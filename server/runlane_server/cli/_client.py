@@ -12,6 +12,7 @@ import typer
 from pydantic import BaseModel
 from pydantic_core import to_json
 from runlane.errors import RunlaneError, TransportError
+
 from runlane_server.cli._show import line
 
 _REACH_SECONDS = 3.0

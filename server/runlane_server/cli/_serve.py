@@ -20,63 +20,71 @@ _AGENTS = "Agents"
 _LOG = "Log"
 
 
+Listen = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="HOST:PORT (port 0: any free one) or unix:PATH; give it again for more. "
+        "[default: 127.0.0.1:7480]",
+        rich_help_panel=_SERVER,
+    ),
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        help="sqlite:PATH or memory. [default: sqlite:runlane.db]", rich_help_panel=_SERVER
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="A TOML file. [default: runlane.toml, if there]", rich_help_panel=_SERVER),
+]
+InsecureListen = Annotated[
+    bool | None,
+    typer.Option(
+        "--insecure-listen/--no-insecure-listen",
+        help="Listen beyond this machine, where nobody is asked for a credential.",
+        rich_help_panel=_SERVER,
+    ),
+]
+DrainGrace = Annotated[
+    float | None,
+    typer.Option(
+        help="How long calls may take after SIGTERM. [default: 10]", rich_help_panel=_SERVER
+    ),
+]
+Channelz = Annotated[
+    bool | None,
+    typer.Option("--channelz/--no-channelz", help="Serve channelz.", rich_help_panel=_SERVER),
+]
+DefaultAgent = Annotated[
+    str | None, typer.Option(help="Agent of runs that name none.", rich_help_panel=_AGENTS)
+]
+Agents = Annotated[
+    str | None,
+    typer.Option(
+        help="Agents that runs may name, with commas. [default: all]", rich_help_panel=_AGENTS
+    ),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(help="debug, info, warning or error. [default: info]", rich_help_panel=_LOG),
+]
+LogFormat = Annotated[
+    str | None, typer.Option(help="console or json. [default: console]", rich_help_panel=_LOG)
+]
+
+
 def serve(
-    listen: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="HOST:PORT (port 0: any free one) or unix:PATH; give it again for more. "
-            "[default: 127.0.0.1:7480]",
-            rich_help_panel=_SERVER,
-        ),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            help="sqlite:PATH or memory. [default: sqlite:runlane.db]", rich_help_panel=_SERVER
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="A TOML file. [default: runlane.toml, if there]", rich_help_panel=_SERVER
-        ),
-    ] = None,
-    insecure_listen: Annotated[
-        bool | None,
-        typer.Option(
-            "--insecure-listen/--no-insecure-listen",
-            help="Listen beyond this machine, where nobody is asked for a credential.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = None,
-    drain_grace_seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="How long calls may take after SIGTERM. [default: 10]", rich_help_panel=_SERVER
-        ),
-    ] = None,
-    channelz: Annotated[
-        bool | None,
-        typer.Option("--channelz/--no-channelz", help="Serve channelz.", rich_help_panel=_SERVER),
-    ] = None,
-    default_agent: Annotated[
-        str | None,
-        typer.Option(help="Agent of runs that name none.", rich_help_panel=_AGENTS),
-    ] = None,
-    agents: Annotated[
-        str | None,
-        typer.Option(
-            help="Agents that runs may name, with commas. [default: all]", rich_help_panel=_AGENTS
-        ),
-    ] = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option(help="debug, info, warning or error. [default: info]", rich_help_panel=_LOG),
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option(help="console or json. [default: console]", rich_help_panel=_LOG),
-    ] = None,
+    listen: Listen = None,
+    store: Store = None,
+    config: Config = None,
+    insecure_listen: InsecureListen = None,
+    drain_grace_seconds: DrainGrace = None,
+    channelz: Channelz = None,
+    default_agent: DefaultAgent = None,
+    agents: Agents = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
 ) -> None:
     """Run a server until SIGTERM or Ctrl-C.
 
@@ -98,7 +106,7 @@ def serve(
     from runlane_server.settings import SettingsError, load
 
     try:
-        settings = load(config, {key: value for key, value in flags.items() if value is not None})
+        settings = load(config, flags)
         settings.check()
     except SettingsError as error:
         typer.echo(f"runlane: {error}", err=True)

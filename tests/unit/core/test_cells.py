@@ -1,12 +1,11 @@
 """Every cell of the table of states on the pure machine."""
 
 import pytest
+from runlane_server.core.admission import column
 from support.cells_client import CLIENT_CELLS
 from support.cells_executor import EXECUTOR_CELLS
 from support.lane import Lane
 from support.table import STATES, Cell
-
-from runlane_server.core.admission import column
 
 CELLS = [*CLIENT_CELLS, *EXECUTOR_CELLS]
 

@@ -3,6 +3,11 @@
 import itertools
 
 import pytest
+from runlane_server.core.commands import CreateSession, Submit
+from runlane_server.core.errors import Reason
+from runlane_server.core.machine import resolve_options
+from runlane_server.core.model import Mode, OnMiss, Rank, Route, Rules, RunOptions, SessionRecord
+from runlane_server.core.rows import SubmissionInserted
 from support.lane import Lane
 from support.steps import (
     AGENT,
@@ -25,12 +30,6 @@ from support.steps import (
     steer,
     text,
 )
-
-from runlane_server.core.commands import CreateSession, Submit
-from runlane_server.core.errors import Reason
-from runlane_server.core.machine import resolve_options
-from runlane_server.core.model import Mode, OnMiss, Rank, Route, Rules, RunOptions, SessionRecord
-from runlane_server.core.rows import SubmissionInserted
 
 ONLY = Rules(agents=frozenset({AGENT}), max_steers=1, max_next_runs=1)
 OTHER = RunOptions(agent="other")
