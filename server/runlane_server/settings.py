@@ -261,13 +261,6 @@ class Settings(BaseSettings):
             return Path(self.store.removeprefix(_SQLITE))
         return None
 
-    def max_model_steps_of(self, agent: str) -> int:
-        """Returns the budget of a run of an agent whose options name none."""
-        for config in self.agent:
-            if config.name == agent and config.limits.max_model_steps is not None:
-                return config.limits.max_model_steps
-        return self.max_model_steps
-
     def limits(self) -> list[Limit]:
         """Returns the limits that a client can meet."""
         return [

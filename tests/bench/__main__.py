@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 import uvloop
@@ -38,7 +39,11 @@ async def measure(names: list[str], rounds: int) -> list[figures.Line]:
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="runlane-bench-") as folder:
-            lines += await WORK[name](Plan(Path(folder), rounds))
+            try:
+                lines += await WORK[name](Plan(Path(folder), rounds))
+            except Exception as error:  # noqa: BLE001 - the other lines are printed all the same
+                traceback.print_exc()
+                lines.append(figures.Line(name, "", None, note=f"failed: {error!r}"[:80]))
     return lines
 
 

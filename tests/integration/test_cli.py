@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from runlane_server.cli._app import app
+from typer.testing import CliRunner
 
 SECONDS = 60
 CONFIG = """
@@ -45,25 +48,27 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "runlane_server", *arguments]
 
 
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 @dataclass
 class Server:
     process: subprocess.Popen
     address: str
     folder: Path
 
-    def call(self, *arguments: str, given: str | None = None) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            command(*arguments),
-            cwd=self.folder,
-            env=environment(RUNLANE_TARGET=self.address),
-            input=given,
-            stdin=subprocess.DEVNULL if given is None else None,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=SECONDS,
-            check=False,
+    def call(self, *arguments: str, given: str | None = None) -> Done:
+        """Runs a client command in this process: starting one takes longer than the command."""
+        result = CliRunner().invoke(
+            app, arguments, input=given, env={"RUNLANE_TARGET": self.address}
         )
+        return Done(result.exit_code, result.stdout, result.stderr)
+
+    def call_process(self, *arguments: str, given: str) -> Done:
+        return run(self.folder, *arguments, given=given, RUNLANE_TARGET=self.address)
 
     def good(self, *arguments: str, given: str | None = None) -> str:
         done = self.call(*arguments, given=given)
@@ -81,18 +86,19 @@ class Server:
         return done.stderr
 
 
-def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
+def run(folder: Path, *arguments: str, given: str = "", **variables: str) -> Done:
+    done = subprocess.run(
         command(*arguments),
         cwd=folder,
         env=environment(**variables),
-        stdin=subprocess.DEVNULL,
+        input=given,
         capture_output=True,
         text=True,
         encoding="utf-8",
         timeout=SECONDS,
         check=False,
     )
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -126,18 +132,19 @@ def one_line(text: str) -> str:
 
 def test_version_and_help(tmp_path):
     assert run(tmp_path, "--version").stdout == f"runlane {version('runlane')}\n"
-    told = run(tmp_path, "--help").stdout
+    told = CliRunner().invoke(app, ["--help"]).stdout
     for name in ("serve", "demo", "sessions", "runs", "tail", "submit", "interrupt", "withdraw"):
         assert name in told
     for name in ("fork", "chat", "db"):
         assert name in told
-    assert "--insecure-listen" in run(tmp_path, "serve", "--help").stdout
+    told = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "120"}).stdout
+    assert "--insecure-listen" in told
 
 
-def test_usage_errors_are_2(tmp_path):
-    assert run(tmp_path, "no-such-command").returncode == 2
-    assert run(tmp_path, "runs").returncode == 2
-    assert run(tmp_path, "runs", "s", "--limit", "0").returncode == 2
+def test_usage_errors_are_2(server):
+    assert server.call("no-such-command").returncode == 2
+    assert server.call("runs").returncode == 2
+    assert server.call("runs", "s", "--limit", "0").returncode == 2
 
 
 def test_no_server(tmp_path):
@@ -296,12 +303,11 @@ def test_tail_follows_until_it_is_interrupted(server):
 
 
 def test_chat_in_a_pipe(server):
-    assert server.good("chat", "piped", given="one\n\ntwo\nthree") == (
-        "You said: one\nYou said: two\nYou said: three\n"
-    )
-    lines = server.good("chat", "piped", "--json", given="four\n").splitlines()
-    assert json.loads(lines[0])["output"]["content"][0]["text"] == "You said: four"
-    done = server.call("chat", "piped", "--agent", "broken", given="five\n")
+    done = server.call_process("chat", "piped", given="one\n\ntwo\nthree")
+    assert done == (0, "You said: one\nYou said: two\nYou said: three\n", "")
+    done = server.call_process("chat", "piped", "--json", given="four\n")
+    assert json.loads(done.stdout)["output"]["content"][0]["text"] == "You said: four"
+    done = server.call_process("chat", "piped", "--agent", "broken", given="five\n")
     assert done.returncode == 1
     assert "model_unavailable" in done.stderr
 
@@ -386,7 +392,7 @@ def test_chat_at_a_terminal(server, terminal):
 
 
 def test_db_check(server, tmp_path):
-    text = one_line(server.bad("db", "check", "data.db"))
+    text = one_line(server.bad("db", "check", str(server.folder / "data.db")))
     assert "in use" in text
     assert "no such file" in one_line(run(tmp_path, "db", "check", "none.db").stderr)
     (tmp_path / "other.db").write_bytes(b"no database at all" * 100)
@@ -427,3 +433,36 @@ def test_logs_as_json_on_stderr(tmp_path):
     assert rest == ""
     lines = [json.loads(line) for line in logged.splitlines()]
     assert any(line["event"] == "draining" for line in lines)
+
+
+def test_a_run_that_is_held_is_given_back_when_the_server_stops(tmp_path):
+    (tmp_path / "runlane.toml").write_text(CONFIG)
+    address = f"unix:{tmp_path}/s"
+    arguments = command("serve", "--listen", address)
+    options = {"cwd": tmp_path, "env": environment(), "text": True, "stderr": subprocess.PIPE}
+    first = subprocess.Popen(arguments, stdout=subprocess.PIPE, **options)
+    assert first.stdout.readline()
+    server = Server(first, address, tmp_path)
+    server.good("submit", "s", "hold this")
+    tail = subprocess.Popen(
+        command("tail", "s", "--json", "--target", address), stdout=subprocess.PIPE, **options
+    )
+    kinds = (json.loads(line)["kind"] for line in tail.stdout)
+    assert "model_step.reserved" in kinds
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=SECONDS)
+    assert first.returncode == 0
+
+    second = subprocess.Popen(arguments, stdout=subprocess.PIPE, **options)
+    assert second.stdout.readline()
+    # It is leased again at once: no lease had to run out.
+    assert "activation.ended" in kinds
+    assert "activation.leased" in kinds
+    tail.kill()
+    tail.communicate(timeout=SECONDS)
+    interrupted = server.json("interrupt", "s", "--wait-seconds", "30")
+    assert interrupted["run"]["attempt"] == 2
+    assert interrupted["run"]["stop_reason"] == "cancelled"
+    second.send_signal(signal.SIGTERM)
+    second.communicate(timeout=SECONDS)
+    assert second.returncode == 0

@@ -196,7 +196,12 @@ async def test_auto_is_never_refused_across_ends_of_runs(link: Link):
     worker = asyncio.create_task(work())
     routes = set()
     for number in range(150):
-        answer = await link.submit(session, f"input {number}", mode=MODE.MODE_AUTO)
+        answer = await link.submit(
+            session,
+            f"input {number}",
+            mode=MODE.MODE_AUTO,
+            on_miss=SUBMISSION.ON_MISS_FOLLOW_UP,
+        )
         routes.add(answer.submission.route)
     while (await link.session(session)).current_run_id:
         await asyncio.sleep(0.02)

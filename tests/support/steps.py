@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runlane.v1 import message_pb2
-
 from runlane_server.core.commands import (
     CloseSession,
     CommitModelStep,

@@ -97,7 +97,7 @@ class SubmissionEvent(Event):
         kind: What happened.
         submission_id: The input.
         state: How far it has come by this.
-        mode: What was asked; None where it moved.
+        mode: What was asked.
         route: What was done.
         reason: Why it failed.
         message_number: Number of its message, where it was delivered.
@@ -107,7 +107,7 @@ class SubmissionEvent(Event):
     kind: SubmissionEventKind
     submission_id: str
     state: SubmissionState
-    mode: SubmitMode | None = None
+    mode: SubmitMode
     route: SubmitRoute
     reason: SubmissionFailure | None = None
     message_number: int | None = None
@@ -284,6 +284,7 @@ def _submission_fields(event: pb.Event, kind: SubmissionEventKind) -> dict[str, 
         moved = event.submission_moved
         return fields | {
             "submission_id": moved.submission_id,
+            "mode": member(SubmitMode, moved.mode),
             "route": SubmitRoute.FOLLOW_UP,
             "from_run_id": moved.from_run_id,
         }

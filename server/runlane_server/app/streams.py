@@ -233,7 +233,7 @@ class _Reader:
             else:
                 async for frame in self._idle(subscription):
                     yield frame
-                if not self.query.follow:
+                if ended or not self.query.follow:
                     return
                 await subscription.moved()
             if self.services.draining:

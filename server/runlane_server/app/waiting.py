@@ -18,10 +18,16 @@ async def wait_for_end(
     Raises:
         Refused: RUN_NOT_FOUND, or SUBMISSION_SETTLED where the run will never be.
     """
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
     subscription = services.bus.subscribe(key)
-    timer = loop.call_later(max(0.0, seconds), subscription.wake)
+    over = seconds <= 0
+
+    def end() -> None:
+        # The clock is not asked again: a timer fires up to a millisecond before its time.
+        nonlocal over
+        over = True
+        subscription.wake()
+
+    timer = asyncio.get_running_loop().call_later(max(0.0, seconds), end)
     try:
         while True:
             row = await services.store.run(key.namespace, run_id)
@@ -29,7 +35,7 @@ async def wait_for_end(
                 return row
             if row is None:
                 await _expect_reserved(services, key.namespace, run_id)
-            if services.draining or loop.time() >= end:
+            if services.draining or over:
                 return row
             await subscription.moved()
     finally:

@@ -2,10 +2,13 @@
 
 import asyncio
 import codecs
+import contextlib
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from typing import Annotated
 
 import runlane
@@ -115,19 +118,29 @@ class _Lines:
         return await self._queue.get()
 
     def _read(self) -> None:
+        # What it raises says that the loop has ended, and the program with it.
+        with contextlib.suppress(RuntimeError, CancelledError):
+            for line in self._split():
+                self._put(line)
+            self._put(None)
+
+    def _split(self) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         held = ""
-        while data := os.read(self._descriptor, 65536):
-            *lines, held = (held + decoder.decode(data)).split("\n")
-            for line in lines:
-                self._put(line)
+        # A terminal that was hung up is at its end too.
+        with contextlib.suppress(OSError):
+            while data := os.read(self._descriptor, 65536):
+                *lines, held = (held + decoder.decode(data)).split("\n")
+                yield from lines
         if held:
-            self._put(held)
-        self._put(None)
+            yield held
 
     def _put(self, line: str | None) -> None:
-        waiting = asyncio.run_coroutine_threadsafe(self._queue.put(line), self._loop)
-        waiting.result()
+        putting = self._queue.put(line)
+        try:
+            asyncio.run_coroutine_threadsafe(putting, self._loop).result()
+        finally:
+            putting.close()
 
 
 class _Answer:

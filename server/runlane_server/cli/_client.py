@@ -13,8 +13,11 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from runlane.errors import RunlaneError, TransportError
 
+from runlane_server.cli._show import line
+
 _REACH_SECONDS = 3.0
 _CALL_SECONDS = 30.0
+_ERROR_CHARACTERS = 2000
 
 Target = Annotated[
     str,
@@ -60,7 +63,7 @@ def run(target: str, command: Coroutine[Any, Any, None]) -> None:
 
 
 def _fail(text: str, code: int = 1) -> None:
-    typer.echo(f"runlane: {' '.join(text.split())}", err=True)
+    typer.echo(f"runlane: {line(text, _ERROR_CHARACTERS)}", err=True)
     raise typer.Exit(code)
 
 

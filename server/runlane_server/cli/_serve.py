@@ -1,77 +1,90 @@
-"""The commands that are the server: serve, db check."""
+# ruff: noqa: PLC0415 - see below
+"""The commands that are the server: serve, db check.
+
+What they need of the server is loaded when they run: the client's commands share this
+program and start without it.
+"""
 
 import asyncio
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runlane_server.cli import _logs
-from runlane_server.settings import Settings, SettingsError, load
+if TYPE_CHECKING:
+    from runlane_server.settings import Settings
 
 _SERVER = "Server"
 _AGENTS = "Agents"
 _LOG = "Log"
 
 
+Listen = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="HOST:PORT (port 0: any free one) or unix:PATH; give it again for more. "
+        "[default: 127.0.0.1:7480]",
+        rich_help_panel=_SERVER,
+    ),
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        help="sqlite:PATH or memory. [default: sqlite:runlane.db]", rich_help_panel=_SERVER
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="A TOML file. [default: runlane.toml, if there]", rich_help_panel=_SERVER),
+]
+InsecureListen = Annotated[
+    bool | None,
+    typer.Option(
+        "--insecure-listen/--no-insecure-listen",
+        help="Listen beyond this machine, where nobody is asked for a credential.",
+        rich_help_panel=_SERVER,
+    ),
+]
+DrainGrace = Annotated[
+    float | None,
+    typer.Option(
+        help="How long calls may take after SIGTERM. [default: 10]", rich_help_panel=_SERVER
+    ),
+]
+Channelz = Annotated[
+    bool | None,
+    typer.Option("--channelz/--no-channelz", help="Serve channelz.", rich_help_panel=_SERVER),
+]
+DefaultAgent = Annotated[
+    str | None, typer.Option(help="Agent of runs that name none.", rich_help_panel=_AGENTS)
+]
+Agents = Annotated[
+    str | None,
+    typer.Option(
+        help="Agents that runs may name, with commas. [default: all]", rich_help_panel=_AGENTS
+    ),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(help="debug, info, warning or error. [default: info]", rich_help_panel=_LOG),
+]
+LogFormat = Annotated[
+    str | None, typer.Option(help="console or json. [default: console]", rich_help_panel=_LOG)
+]
+
+
 def serve(
-    listen: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="HOST:PORT (port 0: any free one) or unix:PATH; give it again for more. "
-            "[default: 127.0.0.1:7480]",
-            rich_help_panel=_SERVER,
-        ),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            help="sqlite:PATH or memory. [default: sqlite:runlane.db]", rich_help_panel=_SERVER
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="A TOML file. [default: runlane.toml, if there]", rich_help_panel=_SERVER
-        ),
-    ] = None,
-    insecure_listen: Annotated[
-        bool | None,
-        typer.Option(
-            "--insecure-listen/--no-insecure-listen",
-            help="Listen beyond this machine, where nobody is asked for a credential.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = None,
-    drain_grace_seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="How long calls may take after SIGTERM. [default: 10]", rich_help_panel=_SERVER
-        ),
-    ] = None,
-    channelz: Annotated[
-        bool | None,
-        typer.Option("--channelz/--no-channelz", help="Serve channelz.", rich_help_panel=_SERVER),
-    ] = None,
-    default_agent: Annotated[
-        str | None,
-        typer.Option(help="Agent of runs that name none.", rich_help_panel=_AGENTS),
-    ] = None,
-    agents: Annotated[
-        str | None,
-        typer.Option(
-            help="Agents that runs may name, with commas. [default: all]", rich_help_panel=_AGENTS
-        ),
-    ] = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option(help="debug, info, warning or error. [default: info]", rich_help_panel=_LOG),
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option(help="console or json. [default: console]", rich_help_panel=_LOG),
-    ] = None,
+    listen: Listen = None,
+    store: Store = None,
+    config: Config = None,
+    insecure_listen: InsecureListen = None,
+    drain_grace_seconds: DrainGrace = None,
+    channelz: Channelz = None,
+    default_agent: DefaultAgent = None,
+    agents: Agents = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
 ) -> None:
     """Run a server until SIGTERM or Ctrl-C.
 
@@ -89,8 +102,11 @@ def serve(
         "log_level": log_level,
         "log_format": log_format,
     }
+    from runlane_server.cli import _logs
+    from runlane_server.settings import SettingsError, load
+
     try:
-        settings = load(config, {key: value for key, value in flags.items() if value is not None})
+        settings = load(config, flags)
         settings.check()
     except SettingsError as error:
         typer.echo(f"runlane: {error}", err=True)
@@ -99,15 +115,15 @@ def serve(
     _run(settings)
 
 
-def _run(settings: Settings) -> None:
-    # The client's commands start without loading the server.
-    from runlane_server import bootstrap  # noqa: PLC0415
-    from runlane_server.store.errors import StoreError  # noqa: PLC0415
+def _run(settings: "Settings") -> None:
+    from runlane_server import bootstrap
+    from runlane_server.settings import SettingsError
+    from runlane_server.store.errors import StoreError
 
     serving = bootstrap.serve(settings, _say_ready)
     try:
         if sys.platform == "linux":
-            import uvloop  # noqa: PLC0415 - is there on Linux only
+            import uvloop
 
             uvloop.run(serving)
         else:
@@ -129,8 +145,8 @@ def check(
 
     Prints what it finds, a line each, and ends with 1 where there is anything.
     """
-    from runlane_server import bootstrap  # noqa: PLC0415 - as above
-    from runlane_server.store.errors import StoreError  # noqa: PLC0415
+    from runlane_server import bootstrap
+    from runlane_server.store.errors import StoreError
 
     if not path.is_file():
         typer.echo(f"runlane: {path}: there is no such file", err=True)

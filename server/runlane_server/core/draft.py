@@ -442,6 +442,7 @@ class Draft:
             moved.run_id,
             submission_id=moved.submission_id,
             from_run_id=steer.run_id,
+            mode=steer.mode,
         )
 
     def _insert_next(self, queued: Queued) -> None:

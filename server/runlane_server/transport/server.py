@@ -25,6 +25,7 @@ from runlane_server.transport.session import SessionServicer
 
 RECEIVE_BYTES_MAX = 8 * 1024 * 1024
 SEND_BYTES_MAX = 4 * 1024 * 1024
+PENDING_CALLS_MAX = 20_000
 
 _FLUSH_SECONDS = 0.05
 _STOP_SECONDS = 0.5
@@ -64,6 +65,10 @@ def _options(settings: GrpcSettings) -> list[tuple[str, Any]]:
         # The default would send GOAWAY to a client that pings more than once in 5 minutes.
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
+        # By default calls of a burst are cancelled at random once a thousand wait to be taken,
+        # and a client that is told CANCELLED does not try again.
+        ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * PENDING_CALLS_MAX),
         # A second server on the port must fail, not take half of the calls.
         ("grpc.so_reuseport", 0),
     ]

@@ -180,8 +180,7 @@ def test_an_agent(tmp_path):
     (agent,) = settings.agent
     assert (agent.name, agent.system, agent.concurrency) == ("helper", "Be brief.", 3)
     assert isinstance(agent.model, OpenAIModelConfig)
-    assert settings.max_model_steps_of("helper") == 5
-    assert settings.max_model_steps_of("other") == 20
+    assert agent.limits.max_model_steps == 5
 
 
 def test_the_variable_of_a_key_must_be_set(tmp_path):

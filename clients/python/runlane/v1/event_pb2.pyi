@@ -478,19 +478,23 @@ class SubmissionMoved(message.Message):
 
     SUBMISSION_ID_FIELD_NUMBER: builtins.int
     FROM_RUN_ID_FIELD_NUMBER: builtins.int
+    MODE_FIELD_NUMBER: builtins.int
     submission_id: builtins.str
     """The input."""
     from_run_id: builtins.str
     """The run that it missed."""
+    mode: submission_pb2.Submission.Mode.ValueType
+    """What was asked."""
     def __init__(
         self,
         *,
         submission_id: builtins.str = ...,
         from_run_id: builtins.str = ...,
+        mode: submission_pb2.Submission.Mode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["from_run_id", b"from_run_id", "submission_id", b"submission_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["from_run_id", b"from_run_id", "mode", b"mode", "submission_id", b"submission_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,5 +1,6 @@
 """How a batch is written: one transaction, one outcome for each write."""
 
+import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
 
@@ -75,7 +76,8 @@ class Committer:
             # One of them is bad: the same again, each on its own ground.
             return self._transaction(batch, self._write_guarded)
         except Exception as error:  # noqa: BLE001 - each write is told
-            self._undo()
+            with contextlib.suppress(sqlite3.Error):  # The next batch tries it again.
+                self._undo()
             outcome = Unavailable(f"{type(error).__name__}: {error}")
             return [outcome] * len(batch)
 

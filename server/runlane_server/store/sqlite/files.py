@@ -119,9 +119,10 @@ def _applied(conn: sqlite3.Connection, path: Path | None) -> dict[int, str]:
         raise StoreRefused(f"{path} is a SQLite database, but not one of Runlane")
     applied = dict(conn.execute("SELECT version, checksum FROM migrations").fetchall())
     version = conn.execute("PRAGMA user_version").fetchone()[0]
-    if version != max(applied, default=0):
+    newest = max(applied, default=0)
+    if version != newest:
         raise StoreRefused(
-            f"{path} says schema version {version}, but has migrations up to {max(applied)}"
+            f"{path} says schema version {version}, but has migrations up to {newest}"
         )
     return applied
 

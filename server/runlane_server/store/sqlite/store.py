@@ -105,6 +105,11 @@ class SqliteStore:
         if self._hold is not None:
             self._hold.give_back()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes calls."""
+        return self._conn is not None
+
     def _connection(self) -> sqlite3.Connection:
         if self._conn is None:
             raise StoreUnavailable("the store is not open")

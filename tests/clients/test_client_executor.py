@@ -4,8 +4,8 @@ import asyncio
 
 import grpc
 import pytest
+from client_executor_script import Echo, Gated, Raising, Script, lease, running, text_message
 from client_fakes import FakeServer, forever, refuse
-from executor_script import Echo, Gated, Raising, Script, lease, running, text_message
 from runlane import (
     Agent,
     Executor,

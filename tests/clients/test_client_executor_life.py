@@ -4,8 +4,8 @@ import asyncio
 
 import grpc
 import pytest
+from client_executor_script import Echo, Gated, Script, lease, running
 from client_fakes import FakeServer
-from executor_script import Echo, Gated, Script, lease, running
 from runlane import (
     Agent,
     Executor,
