@@ -7,7 +7,7 @@ state is the table of `admission`; the functions here say what then happens.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from runlane_server.core.admission import (
@@ -15,11 +15,10 @@ from runlane_server.core.admission import (
     TABLE,
     Cell,
     Column,
-    allowed_commands,
     column,
 )
 from runlane_server.core.commands import (
-    Answer,
+    AnswerInteraction,
     CloseSession,
     CommitRun,
     CreateSession,
@@ -29,22 +28,36 @@ from runlane_server.core.commands import (
     InterruptRun,
     LeaseActivation,
     LeaseAnswer,
+    PauseRun,
     ReopenSession,
+    RestoreRun,
     RunAnswer,
     SessionAnswer,
+    SettleRun,
     SubmissionFacts,
     Submit,
     SubmitAnswer,
+    UnpauseRun,
     UpdateSession,
     WithdrawSubmission,
 )
-from runlane_server.core.draft import (
-    Draft,
-    NewId,
-    live_run_facts,
-    session_facts,
+from runlane_server.core.context import (
+    Context,
+    Decision,
+    allowed_words,
+    decided,
+    named_run,
+    present_session,
 )
-from runlane_server.core.errors import NotLive, NotPending, Reason, Refused, invalid
+from runlane_server.core.control import (
+    answer_interaction,
+    pause_run,
+    restore_run,
+    settle_run,
+    unpause_run,
+)
+from runlane_server.core.draft import Draft, live_run_facts, session_facts
+from runlane_server.core.errors import NotPending, Reason, Refused, invalid
 from runlane_server.core.execution import commit_run
 from runlane_server.core.model import (
     AbandonReason,
@@ -55,14 +68,14 @@ from runlane_server.core.model import (
     Fence,
     Mode,
     OnMiss,
-    Phase,
+    Position,
     Queued,
     Rank,
     Route,
     Rules,
+    Run,
     RunFailure,
     RunOptions,
-    SessionKey,
     SessionRecord,
     SessionState,
     SessionStatus,
@@ -71,13 +84,12 @@ from runlane_server.core.model import (
     SubmissionState,
     TimerKind,
 )
+from runlane_server.core.recovery import end_by_force, lose_lease
 from runlane_server.core.rows import (
     ActivationDequeued,
-    Event,
     EventType,
     LeaseDropped,
     LeasePut,
-    Row,
     SessionDeleted,
     SessionInserted,
     SessionUpdated,
@@ -86,63 +98,51 @@ from runlane_server.core.rows import (
 )
 
 
-@dataclass(slots=True)
-class Decision:
-    """What a command does to one session.
-
-    Attributes:
-        state: The new hot state; None: nothing is written.
-        answer: None for SettleDue.
-    """
-
-    state: SessionState | None
-    answer: Answer | None
-    events: list[Event] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    lease_expire_time: int | None = None
-
-
-@dataclass(slots=True, frozen=True)
-class Context:
-    """What a decision may use besides state and command.
-
-    Attributes:
-        now: Microseconds; never goes back in a session.
-        lease_expire_time: Of the live run's lease; 0: none.
-        new_id: Makes ids.
-    """
-
-    key: SessionKey
-    now: int
-    lease_expire_time: int
-    new_id: NewId
-    rules: Rules
-    request_id: str = ""
-
-
 def decide_due(state: SessionState, ctx: Context) -> Decision | None:
-    """Decides what is due at `now`: cancellation grace first, then lease expiry."""
+    """Decides the first thing that is due at `now`.
+
+    The order is that of the design: grace, deadline, interaction expiry, lease expiry; and
+    the wait for a first executor.
+    """
     run = state.run
-    if run is None or run.activation.state is not ActivationState.LEASED:
+    if run is None:
         return None
+    now, activation = ctx.now, run.activation
+    leased = activation is not None and activation.state is ActivationState.LEASED
     cancellation = run.cancellation
-    if cancellation is not None and cancellation.grace_expire_time <= ctx.now:
-        draft = _draft(state, ctx)
-        draft.abandon_activation(AbandonReason.GRACE_EXPIRED)
-        draft.end_run(StopReason.CANCELLED)
-    elif ctx.lease_expire_time <= ctx.now:
-        draft = _draft(state, ctx)
-        draft.abandon_activation(AbandonReason.LEASE_EXPIRED)
-        if cancellation is not None:
-            draft.end_run(StopReason.CANCELLED)
-        else:
-            draft.end_run(StopReason.FAILED, failure=Failure(RunFailure.LEASE_EXPIRED))
+    wait = run.wait
+    draft = Draft(state, now, ctx.new_id, ctx.rules)
+    if leased and cancellation is not None and cancellation.grace_expire_time <= now:
+        end_by_force(draft, StopReason.CANCELLED, AbandonReason.GRACE_EXPIRED)
+    elif run.deadline_time and run.deadline_time <= now:
+        _deadline(draft, run)
+    elif wait is not None and wait.expire_time and wait.expire_time <= now:
+        end_by_force(draft, StopReason.INTERACTION_EXPIRED, AbandonReason.LEASE_EXPIRED)
+    elif leased and ctx.lease_expire_time <= now:
+        lose_lease(draft, confirmed=ctx.lease_confirmed)
+    elif run.start_expire_time and run.start_expire_time <= now and not leased:
+        end_by_force(
+            draft,
+            StopReason.FAILED,
+            AbandonReason.NO_EXECUTOR,
+            failure=Failure(RunFailure.NO_EXECUTOR),
+        )
     else:
         return None
-    draft.miss_steers(SubmissionFailure.TARGET_TERMINAL)
-    decision = _decided(draft, None)
+    decision = decided(draft, None)
     decision.lease_expire_time = 0
     return decision
+
+
+def _deadline(draft: Draft, run: Run) -> None:
+    """Ends a run at its deadline; one whose answer is committed is COMPLETED all the same."""
+    if run.cancellation is not None:
+        reason = StopReason.CANCELLED
+    elif run.position is Position.OUTCOME_READY:
+        reason = StopReason.COMPLETED
+    else:
+        reason = StopReason.DEADLINE_EXCEEDED
+    end_by_force(draft, reason, AbandonReason.DEADLINE_EXCEEDED)
 
 
 def decide(state: SessionState | None, command: Any, ctx: Context) -> Decision:
@@ -163,11 +163,11 @@ def _create(state: SessionState | None, command: CreateSession, ctx: Context) ->
             return Decision(None, SessionAnswer(state.sequence, session_facts(state)))
         raise _exists(state)
     draft = _created(ctx, command.record)
-    return _decided(draft, lambda: _session_answer(draft, created=True))
+    return decided(draft, lambda: _session_answer(draft, created=True))
 
 
 def _update(state: SessionState | None, command: UpdateSession, ctx: Context) -> Decision:
-    present = _present(state)
+    present = present_session(state)
     if command.etag and command.etag != present.etag:
         raise Refused(Reason.ETAG_MISMATCH, etag=present.etag)
     draft = _draft(present, ctx)
@@ -184,11 +184,11 @@ def _update(state: SessionState | None, command: UpdateSession, ctx: Context) ->
     )
     _record_changed(draft)
     draft.event(EventType.SESSION_UPDATED, revision=present.revision + 1)
-    return _decided(draft, lambda: _session_answer(draft))
+    return decided(draft, lambda: _session_answer(draft))
 
 
 def _close(state: SessionState | None, command: CloseSession, ctx: Context) -> Decision:
-    present = _present(state)
+    present = present_session(state)
     cell = TABLE[Command.INTERRUPT][column(present)]
     interrupt = command.cancel_run and cell in {Cell.SETTLE, Cell.REQUEST}
     if present.status is SessionStatus.CLOSED and not interrupt:
@@ -201,43 +201,40 @@ def _close(state: SessionState | None, command: CloseSession, ctx: Context) -> D
     if interrupt:
         _cancel(draft, cell, "session closed", replaced=False)
     draft.fail_pending()
-    return _decided(draft, lambda: _session_answer(draft))
+    return decided(draft, lambda: _session_answer(draft))
 
 
 def _reopen(state: SessionState | None, command: ReopenSession, ctx: Context) -> Decision:
     del command
-    present = _present(state)
+    present = present_session(state)
     if present.status is SessionStatus.OPEN:
         return Decision(None, SessionAnswer(present.sequence, session_facts(present)))
     draft = _draft(present, ctx)
     draft.state.status = SessionStatus.OPEN
     _record_changed(draft)
     draft.event(EventType.SESSION_REOPENED)
-    return _decided(draft, lambda: _session_answer(draft))
+    return decided(draft, lambda: _session_answer(draft))
 
 
 def _delete(state: SessionState | None, command: DeleteSession, ctx: Context) -> Decision:
-    present = _present(state)
+    present = present_session(state)
     run = present.run
     if TABLE[Command.DELETE][column(present)] is Cell.LIVE and not command.force:
         raise Refused(Reason.SESSION_LIVE, run_id=run.run_id if run is not None else "")
     draft = _draft(present, ctx)
     if run is not None:
         activation = run.activation
-        draft.rows.append(
-            ActivationDequeued(activation.activation_id)
-            if activation.state is ActivationState.QUEUED
-            else LeaseDropped(activation.activation_id)
-        )
-        if run.cancellation is not None:
-            draft.rows.append(TimerSet(TimerKind.GRACE, None))
+        if activation is not None and activation.state is ActivationState.QUEUED:
+            draft.rows.append(ActivationDequeued(activation.activation_id))
+        elif activation is not None:
+            draft.rows.append(LeaseDropped(activation.activation_id))
     gone = draft.state
     gone.deleted, gone.run, gone.steers, gone.next_runs, gone.pending_bytes = True, None, [], [], 0
     _record_changed(draft)
     draft.event(EventType.SESSION_DELETED)
     draft.rows.append(SessionDeleted(draft.now))
     draft.rows.append(TimerSet(TimerKind.SWEEP, draft.now + ctx.rules.sweep_delay))
-    return _decided(draft, lambda: _session_answer(draft))
+    return decided(draft, lambda: _session_answer(draft))
 
 
 # --- input -----------------------------------------------------------------
@@ -264,7 +261,7 @@ def _submit(state: SessionState | None, command: Submit, ctx: Context) -> Decisi
         facts = draft.start_with_input(command.content, options, command.mode, ctx.request_id)
     else:
         facts = _enqueue(draft, command, cell, options, ctx)
-    return _decided(draft, lambda: SubmitAnswer(current.sequence, facts, created))
+    return decided(draft, lambda: SubmitAnswer(current.sequence, facts, created))
 
 
 def _expect_revision(revision: int, command: Submit) -> None:
@@ -281,14 +278,14 @@ def _admit(state: SessionState, command: Submit) -> Cell:
         raise Refused(Reason.RUN_NOT_CURRENT, **live)
     cell = TABLE[SUBMIT_COMMANDS[command.mode]][column(state)]
     if cell is Cell.IDLE:
-        raise Refused(Reason.SESSION_IDLE, allowed_commands=_allowed(state))
+        raise Refused(Reason.SESSION_IDLE, allowed_commands=allowed_words(state))
     if run is not None and cell is Cell.BUSY:
         raise Refused(
             Reason.SESSION_BUSY,
             run_id=run.run_id,
-            phase=Phase.ACTIVE.name,
-            activation_id=run.activation.activation_id,
-            allowed_commands=_allowed(state),
+            phase=run.phase.name,
+            activation_id=run.activation.activation_id if run.activation is not None else "",
+            allowed_commands=allowed_words(state),
         )
     if run is not None and cell is Cell.CANCELLING:
         raise Refused(Reason.RUN_CANCELLING, run_id=run.run_id)
@@ -371,13 +368,16 @@ def resolve_options(
         )
     if rules.agents and agent not in rules.agents:
         raise Refused(Reason.AGENT_NOT_FOUND, agent=agent)
-    return RunOptions(
-        agent,
-        given.model,
-        given.max_model_steps
-        or rules.agent_model_steps.get(agent, rules.max_model_steps),
-        given.cancel_grace if given.cancel_grace is not None else rules.cancel_grace,
-        given.request_options_json,
+    limits = given.limits
+    steps = limits.max_model_steps or rules.agent_model_steps.get(agent, rules.max_model_steps)
+    return replace(
+        given,
+        agent=agent,
+        limits=replace(limits, max_model_steps=steps),
+        cancel_grace=rules.cancel_grace if given.cancel_grace is None else given.cancel_grace,
+        max_recoveries=(
+            rules.max_recoveries if given.max_recoveries is None else given.max_recoveries
+        ),
     )
 
 
@@ -386,7 +386,7 @@ def _withdraw(state: SessionState | None, command: WithdrawSubmission, ctx: Cont
         raise Refused(Reason.SUBMISSION_NOT_FOUND)
     draft = _draft(state, ctx)
     facts = _withdrawn(draft, command.submission_id)
-    return _decided(draft, lambda: SubmitAnswer(draft.state.sequence, facts))
+    return decided(draft, lambda: SubmitAnswer(draft.state.sequence, facts))
 
 
 def _withdrawn(draft: Draft, submission_id: str) -> SubmissionFacts:
@@ -421,27 +421,21 @@ def _withdrawn(draft: Draft, submission_id: str) -> SubmissionFacts:
 
 
 def _interrupt(state: SessionState | None, command: InterruptRun, ctx: Context) -> Decision:
-    present = _present(state)
-    run = present.run
-    if command.run_id and (run is None or run.run_id != command.run_id):
-        raise NotLive
-    if run is None:
-        raise Refused(Reason.SESSION_IDLE, allowed_commands=_allowed(present))
+    present, _ = named_run(state, command.run_id)
     cell = TABLE[Command.INTERRUPT][column(present)]
     if cell is Cell.SAME:
         return Decision(None, RunAnswer(present.sequence, live_run_facts(present)))
     draft = _draft(present, ctx)
     _cancel(draft, cell, command.reason, replaced=False)
     facts = draft.ended or live_run_facts(draft.state)
-    return _decided(draft, lambda: RunAnswer(draft.state.sequence, facts))
+    return decided(draft, lambda: RunAnswer(draft.state.sequence, facts))
 
 
 def _cancel(draft: Draft, cell: Cell, reason: str, *, replaced: bool) -> None:
     """Requests cancellation, and ends the run where nobody has it. Steers miss."""
     draft.request_cancellation(reason, replaced=replaced)
     if cell is Cell.SETTLE:
-        draft.abandon_activation(AbandonReason.CANCELLED)
-        draft.end_run(StopReason.CANCELLED)
+        draft.end_run(StopReason.CANCELLED, AbandonReason.CANCELLED)
     else:
         run = draft.state.run
         assert run is not None and run.cancellation is not None  # noqa: S101, PT018 - invariant
@@ -491,7 +485,7 @@ def decide_fork(
     if command.input is not None:
         options = resolve_options(command.options, command.record.default_agent, target_ctx.rules)
         submission = new.start_with_input(command.input, options, Mode.START, target_ctx.request_id)
-    return _decided(old, None), _decided(
+    return decided(old, None), decided(
         new,
         lambda: ForkAnswer(
             new.state.sequence,
@@ -510,36 +504,45 @@ def decide_fork(
 
 def _lease(state: SessionState | None, command: LeaseActivation, ctx: Context) -> Decision:
     run = state.run if state is not None else None
+    activation = run.activation if run is not None else None
     if (
         state is None
         or run is None
-        or run.activation.activation_id != command.activation_id
+        or activation is None
+        or activation.activation_id != command.activation_id
         or column(state) is not Column.Q
+        or run.not_before > ctx.now
     ):
         raise Refused(Reason.STALE_ACTIVATION)
     draft = _draft(state, ctx)
     live = draft.state.run
     assert live is not None, "copied from a live one"  # noqa: S101 - invariant
-    activation = live.activation
-    activation.state = ActivationState.LEASED
-    activation.executor_id = command.executor_id
-    expire_time = draft.now + command.lease_duration
-    draft.rows.append(ActivationDequeued(activation.activation_id))
+    leased = replace(activation, state=ActivationState.LEASED, executor_id=command.executor_id)
+    live.activation = leased
+    live.not_before = 0
+    if live.start_expire_time:
+        live.start_expire_time = 0
+        draft.rows.append(TimerSet(TimerKind.START_TIMEOUT, None))
+    # Until something is heard on it, the lease is short: its answer may have been lost.
+    expire_time = draft.now + min(command.lease_duration, ctx.rules.unconfirmed_lease)
+    draft.rows.append(ActivationDequeued(leased.activation_id))
     draft.rows.append(
         LeasePut(
-            activation.activation_id,
+            leased.activation_id,
             live.run_id,
-            activation.epoch,
+            leased.epoch,
             live.agent,
             command.executor_id,
             command.lease_duration,
             expire_time,
+            confirmed=False,
         )
     )
     draft.event(EventType.ACTIVATION_LEASED, live.run_id, executor_id=command.executor_id)
-    fence = Fence(state.session_id, live.run_id, activation.activation_id, activation.epoch)
-    decision = _decided(draft, lambda: LeaseAnswer(draft.state.sequence, fence, expire_time))
+    fence = Fence(state.session_id, live.run_id, leased.activation_id, leased.epoch)
+    decision = decided(draft, lambda: LeaseAnswer(draft.state.sequence, fence, expire_time))
     decision.lease_expire_time = expire_time
+    decision.lease_confirmed = False
     return decision
 
 
@@ -548,18 +551,12 @@ def _commit_run(state: SessionState | None, command: CommitRun, ctx: Context) ->
         raise Refused(Reason.RUN_NOT_FOUND)
     draft = _draft(state, ctx)
     answer = commit_run(draft, command)
-    decision = _decided(draft, lambda: replace(answer, sequence=draft.state.sequence))
+    decision = decided(draft, lambda: replace(answer, sequence=draft.state.sequence))
     decision.lease_expire_time = answer.lease_expire_time
     return decision
 
 
 # --- helpers ---------------------------------------------------------------
-
-
-def _present(state: SessionState | None) -> SessionState:
-    if state is None or state.deleted:
-        raise Refused(Reason.SESSION_NOT_FOUND)
-    return state
 
 
 def _exists(state: SessionState) -> Refused:
@@ -568,10 +565,6 @@ def _exists(state: SessionState) -> Refused:
         session_id=state.session_id,
         deleted="true" if state.deleted else "false",
     )
-
-
-def _allowed(state: SessionState) -> str:
-    return ",".join(word.name for word in allowed_commands(state))
 
 
 def _draft(state: SessionState, ctx: Context) -> Draft:
@@ -600,13 +593,6 @@ def _session_answer(draft: Draft, *, created: bool = False) -> SessionAnswer:
     return SessionAnswer(draft.state.sequence, session_facts(draft.state), created)
 
 
-def _decided(draft: Draft, answer: Callable[[], Answer] | None) -> Decision:
-    """Ends a draft: the next run starts where the lane is free, then the answer is made."""
-    draft.promote()
-    draft.finish()
-    return Decision(draft.state, answer() if answer is not None else None, draft.events, draft.rows)
-
-
 _DECIDERS: dict[type, Callable[[SessionState | None, Any, Context], Decision]] = {
     CreateSession: _create,
     UpdateSession: _update,
@@ -616,6 +602,11 @@ _DECIDERS: dict[type, Callable[[SessionState | None, Any, Context], Decision]] =
     Submit: _submit,
     WithdrawSubmission: _withdraw,
     InterruptRun: _interrupt,
+    PauseRun: pause_run,
+    UnpauseRun: unpause_run,
+    AnswerInteraction: answer_interaction,
+    RestoreRun: restore_run,
+    SettleRun: settle_run,
     LeaseActivation: _lease,
     CommitRun: _commit_run,
 }
