@@ -374,8 +374,7 @@ def resolve_options(
     return RunOptions(
         agent,
         given.model,
-        given.max_model_steps
-        or rules.agent_model_steps.get(agent, rules.max_model_steps),
+        given.max_model_steps or rules.agent_model_steps.get(agent, rules.max_model_steps),
         given.cancel_grace if given.cancel_grace is not None else rules.cancel_grace,
         given.request_options_json,
     )

@@ -228,6 +228,9 @@ class RunRow:
         state: The session's encoded hot state where the run is live, else None.
         first_sequence: Of the event that its creation appended first.
         last_sequence: Of its terminal event; 0 while it lives.
+        usage: msgpack of a map: `usage` (a core Usage), `steps_reserved`,
+            `steps_committed`; empty while it lives.
+        cancellation: msgpack of a core Cancellation; empty: none, or the run lives.
     """
 
     run_id: str
@@ -263,9 +266,8 @@ class SubmissionRow:
     """A submission as it is stored: one that was queued, or one that started a run at once.
 
     Attributes:
-        content: Encoded content; for a settled one that of its message. Cut where a limit
-            was asked for.
-        content_size: Its whole size in bytes.
+        content: Encoded content; for a delivered one its whole encoded message. Empty where
+            it is over a limit that was asked for.
         failure: A SubmissionFailure; 0: none.
     """
 
@@ -405,9 +407,7 @@ class Store(Protocol):
     async def submission(self, namespace: str, submission_id: str) -> SubmissionRow | None:
         """Reads a submission."""
 
-    async def submission_of_reserved_run(
-        self, namespace: str, run_id: str
-    ) -> SubmissionRow | None:
+    async def submission_of_reserved_run(self, namespace: str, run_id: str) -> SubmissionRow | None:
         """Reads the queued submission that the run id is, or was, reserved for."""
 
     async def list_submissions(
@@ -451,9 +451,7 @@ class Store(Protocol):
         `max_bytes`, but gives at least one message where there is one.
         """
 
-    async def messages_by_number(
-        self, key: SessionKey, numbers: Sequence[int]
-    ) -> list[MessageRow]:
+    async def messages_by_number(self, key: SessionKey, numbers: Sequence[int]) -> list[MessageRow]:
         """Reads these messages, at most 256, ascending."""
 
     async def live(
