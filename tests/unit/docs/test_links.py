@@ -73,3 +73,13 @@ def test_targets_of_make_that_are_named_are_there():
     for page in PAGES:
         named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text_of(page), re.MULTILINE))
         assert named <= targets, page
+
+
+def test_the_tables_that_the_architecture_names_are_there():
+    sql = ROOT.glob("server/runlane_server/store/sqlite/migrations/*.sql")
+    made = re.findall(r"^CREATE TABLE (\w+)", "".join(map(text_of, sql)), re.MULTILINE)
+    section = text_of(ROOT / "docs" / "architecture.md").partition("## What is stored")[2]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = set(re.findall(r"`(\w+)`", " ".join(cells)))
+    assert named
+    assert named <= set(made)
