@@ -1,6 +1,7 @@
 """Puts the parts together: the only place that knows concrete classes."""
 
 import asyncio
+import contextlib
 import signal
 import tempfile
 from collections.abc import Callable
@@ -114,13 +115,17 @@ async def _serve(
             max_connection_age=settings.max_connection_age_seconds or None,
         ),
     )
-    # The embedded executor is a client like any other, at a door that nobody else can reach.
-    with tempfile.TemporaryDirectory(prefix="runlane-") as folder:
-        private = [f"unix:{Path(folder, 'executor.sock')}"] if settings.agent else []
-        ports = await _listen(server, [*settings.listen, *private])
+    async with contextlib.AsyncExitStack() as stack:
+        # The embedded executor is a client like any other, at a door that nobody else can
+        # reach.
+        door = []
+        if settings.agent:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="runlane-"))
+            door = [f"unix:{Path(folder, 'executor.sock')}"]
+        ports = await _listen(server, [*settings.listen, *door])
         embedded = None
         if settings.agent:
-            embedded = EmbeddedExecutor(private[0], settings.agent, f"{EMBEDDED_PREFIX}{uuid7()}")
+            embedded = EmbeddedExecutor(door[0], settings.agent, f"{EMBEDDED_PREFIX}{uuid7()}")
             await embedded.start()
         ready([_bound(*one) for one in zip(settings.listen, ports, strict=False)])
         await stop.wait()

@@ -127,8 +127,8 @@ async def test_feed_keys_are_never_given_again(store):
     highest = 0
     for _ in range(3):
         s = await busy(store)
-        assert (now := await newest()) > highest
-        highest = now
+        now = await newest()
+        assert now > highest
         await delete(store, s)
         highest = await newest()
         await sweep(store, s)

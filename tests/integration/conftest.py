@@ -9,7 +9,7 @@ import pytest_asyncio
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support_server import Link, ServerProcess  # noqa: E402 - found by the line above
+from support_server import Link, ServerProcess
 
 
 @pytest.fixture
@@ -37,7 +37,9 @@ def server(make_server) -> ServerProcess:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory) -> Iterator[ServerProcess]:
     """A server on a file, for all tests of a module that take sessions of their own."""
-    made = ServerProcess(tmp_path_factory.mktemp("shared")).start()
+    # No bookmarks: whatever waits for a tick hangs here.
+    folder = tmp_path_factory.mktemp("shared")
+    made = ServerProcess(folder, bookmark_seconds=3600).start()
     yield made
     made.kill()
     assert made.incidents() == []

@@ -139,6 +139,7 @@ def test_version_and_help(tmp_path):
         assert name in told
     told = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "120"}).stdout
     assert "--insecure-listen" in told
+    assert "sqlite:runlane.db" in told
 
 
 def test_usage_errors_are_2(server):

@@ -103,7 +103,8 @@ class Transcript:
         elif isinstance(told, list) and isinstance(real, list):
             if len(told) != len(real):
                 return f"{path}: has {len(real)} items, told were {len(told)}"
-            pairs = [(*pair, f"{path}[{index}]") for index, pair in enumerate(zip(told, real))]
+            indexed = enumerate(zip(told, real, strict=True))
+            pairs = [(*pair, f"{path}[{index}]") for index, pair in indexed]
         else:
             return self._differs(told, real, path)
         problems = (self.differs(*pair) for pair in pairs)
@@ -116,9 +117,9 @@ class Transcript:
             was, now = ID.fullmatch(told), ID.fullmatch(real)
             same_kind = was and now and was["kind"] == now["kind"]
             if same_kind or path.rpartition(".")[2] in OPAQUE:
-                if self._told.setdefault(told, real) == real:
-                    if self._real.setdefault(real, told) == told:
-                        return None
+                bound = self._told.setdefault(told, real), self._real.setdefault(real, told)
+                if bound == (real, told):
+                    return None
                 return f"{path}: {real} stands for more than one of those told, or they for it"
         return None if told == real else f"{path}: is {real!r}, told was {told!r}"
 
@@ -199,9 +200,9 @@ def address(tmp_path) -> Iterator[str]:
 
 
 def skip_where_missing(tool: str) -> None:
-    if tool == "grpcurl" and platform.machine() not in {"x86_64", "AMD64"}:
-        if program(tool) is None:
-            pytest.skip("grpcurl is missing: its package has a binary for x86-64 alone")
+    may_lack = tool == "grpcurl" and platform.machine() not in {"x86_64", "AMD64"}
+    if may_lack and program(tool) is None:
+        pytest.skip("grpcurl is missing: its package has a binary for x86-64 alone")
 
 
 PROTOCOL = ROOT / "docs" / "protocol.md"

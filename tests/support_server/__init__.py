@@ -17,6 +17,7 @@ from support_server.link import (
     text,
     told,
     unique,
+    until,
     within,
 )
 from support_server.process import ServerProcess
@@ -39,5 +40,6 @@ __all__ = [
     "text",
     "told",
     "unique",
+    "until",
     "within",
 ]

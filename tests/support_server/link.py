@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, Self
 
 import grpc
@@ -300,3 +300,13 @@ async def within(limit: float, awaitable: Awaitable[Any]) -> Any:
     """Awaits with a bound."""
     async with asyncio.timeout(limit):
         return await awaitable
+
+
+async def until(true: Callable[[], bool | Awaitable[bool]], limit: float = 20) -> None:
+    """Asks again and again, for what nothing tells of."""
+    async with asyncio.timeout(limit):
+        while True:
+            answer = true()
+            if await answer if isinstance(answer, Awaitable) else answer:
+                return
+            await asyncio.sleep(0.02)

@@ -138,6 +138,12 @@ class ServerProcess:
         marks = ("incident", "Traceback", "never retrieved", "was never awaited")
         return [line for line in self.told().splitlines() if any(mark in line for mark in marks)]
 
+    def check(self) -> tuple[int, str]:
+        """Verifies its file, which must not be open; returns exit code and findings."""
+        command = [sys.executable, "-m", "runlane_server", "db", "check", str(self.path)]
+        ended = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        return ended.returncode, ended.stdout.decode()
+
     # --- what it uses -------------------------------------------------------
 
     def memory(self) -> int:
@@ -146,7 +152,7 @@ class ServerProcess:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def threads(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/task"))
+        return sum(1 for _ in Path(f"/proc/{self.pid}/task").iterdir())
 
     def handles(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())

@@ -14,8 +14,9 @@ from runlane_server.core.commands import (
     SubmitAnswer,
     WithdrawSubmission,
 )
+from runlane_server.core.context import Context, Decision
 from runlane_server.core.errors import NotLive, NotPending, Reason, Refused
-from runlane_server.core.machine import Context, Decision, decide_fork
+from runlane_server.core.machine import decide_fork
 from runlane_server.core.model import (
     Phase,
     SessionKey,

@@ -23,25 +23,27 @@ _LOG = "Log"
 Listen = Annotated[
     list[str] | None,
     typer.Option(
-        help="HOST:PORT (port 0: any free one) or unix:PATH; give it again for more. "
-        "[default: 127.0.0.1:7480]",
+        help="HOST:PORT (port 0: any free one) or unix:PATH; give it again for more.",
+        show_default="127.0.0.1:7480",
         rich_help_panel=_SERVER,
     ),
 ]
 Store = Annotated[
     str | None,
     typer.Option(
-        help="sqlite:PATH or memory. [default: sqlite:runlane.db]", rich_help_panel=_SERVER
+        help="sqlite:PATH or memory.", show_default="sqlite:runlane.db", rich_help_panel=_SERVER
     ),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(help="A TOML file. [default: runlane.toml, if there]", rich_help_panel=_SERVER),
+    typer.Option(
+        help="A TOML file.", show_default="runlane.toml, if there", rich_help_panel=_SERVER
+    ),
 ]
 InsecureListen = Annotated[
     bool | None,
     typer.Option(
-        "--insecure-listen/--no-insecure-listen",
+        "--insecure-listen",
         help="Listen beyond this machine, where nobody is asked for a credential.",
         rich_help_panel=_SERVER,
     ),
@@ -49,12 +51,12 @@ InsecureListen = Annotated[
 DrainGrace = Annotated[
     float | None,
     typer.Option(
-        help="How long calls may take after SIGTERM. [default: 10]", rich_help_panel=_SERVER
+        help="How long calls may take after SIGTERM.", show_default="10", rich_help_panel=_SERVER
     ),
 ]
 Channelz = Annotated[
     bool | None,
-    typer.Option("--channelz/--no-channelz", help="Serve channelz.", rich_help_panel=_SERVER),
+    typer.Option("--channelz", help="Serve channelz.", rich_help_panel=_SERVER),
 ]
 DefaultAgent = Annotated[
     str | None, typer.Option(help="Agent of runs that name none.", rich_help_panel=_AGENTS)
@@ -62,15 +64,15 @@ DefaultAgent = Annotated[
 Agents = Annotated[
     str | None,
     typer.Option(
-        help="Agents that runs may name, with commas. [default: all]", rich_help_panel=_AGENTS
+        help="Agents that runs may name, with commas.", show_default="all", rich_help_panel=_AGENTS
     ),
 ]
 LogLevel = Annotated[
     str | None,
-    typer.Option(help="debug, info, warning or error. [default: info]", rich_help_panel=_LOG),
+    typer.Option(help="debug, info, warning or error.", show_default="info", rich_help_panel=_LOG),
 ]
 LogFormat = Annotated[
-    str | None, typer.Option(help="console or json. [default: console]", rich_help_panel=_LOG)
+    str | None, typer.Option(help="console or json.", show_default="console", rich_help_panel=_LOG)
 ]
 
 

@@ -291,6 +291,7 @@ class _Turn:
             InteractionInserted(
                 wait.interaction_id,
                 run.run_id,
+                run.steps_committed,
                 wait.version,
                 wait.kind,
                 outcome.prompt,
@@ -459,6 +460,6 @@ class _Turn:
     def _where(self) -> dict[str, Any]:
         return {} if self.index is None else {"operation_index": str(self.index)}
 
-    def invalid(self, detail: str, **metadata: str) -> Refused:
+    def invalid(self, detail: str, **metadata: Any) -> Refused:
         """Returns the refusal of an operation that does not fit the run."""
         return Refused(Reason.OPERATION_INVALID, detail, detail=detail, **metadata, **self._where())

@@ -268,10 +268,15 @@ class ToolCallMoved:
 
 @dataclass(slots=True)
 class InteractionInserted:
-    """An interaction was opened. `prompt` is encoded; opaque here."""
+    """An interaction was opened. `prompt` is encoded; opaque here.
+
+    Attributes:
+        step: The newest committed model step.
+    """
 
     interaction_id: str
     run_id: str
+    step: int
     version: int
     kind: PromptKind
     prompt: bytes

@@ -16,9 +16,10 @@ from typing import Any, Protocol
 import structlog
 
 from runlane_server.core.commands import Answer
+from runlane_server.core.context import Context, Decision
 from runlane_server.core.draft import NewId
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.machine import Context, Decision, decide, decide_due
+from runlane_server.core.machine import decide, decide_due
 from runlane_server.core.model import Rules, SessionKey, SessionState
 from runlane_server.core.rows import MessageAppended, Row, RunInserted, SubmissionInserted
 from runlane_server.runtime.codec import Codec, StoredEvent, encode_group
@@ -110,6 +111,7 @@ class Slot:
     __slots__ = (
         "key",
         "last_write",
+        "lease_confirmed",
         "lease_expire_time",
         "pending",
         "size",
@@ -125,6 +127,7 @@ class Slot:
         self.state = state
         self.token = token
         self.lease_expire_time = lease
+        self.lease_confirmed = True
         self.pending = 0
         self.size = SLOT_BYTES
         self.valid = True
@@ -279,7 +282,7 @@ class Engine:
                     continue
                 raise Refused(Reason.STALE_ACTIVATION)
             renewal.expire_time = now + renewal.duration
-            slot.lease_expire_time = renewal.expire_time
+            slot.lease_expire_time, slot.lease_confirmed = renewal.expire_time, True
             outcome = await self._enqueue(renewal, [slot]).outcome()
             self._raise_failed(outcome)
             if isinstance(outcome, Committed):
@@ -346,7 +349,15 @@ class Engine:
 
     def _context(self, slot: Slot, now: int, command: Plan | None) -> Context:
         request_id = command.request.request_id if command and command.request else ""
-        return Context(slot.key, now, slot.lease_expire_time, self._new_id, self.rules, request_id)
+        return Context(
+            slot.key,
+            now,
+            slot.lease_expire_time,
+            self._new_id,
+            self.rules,
+            request_id,
+            slot.lease_confirmed,
+        )
 
     def _settle_due(self, slot: Slot, now: int) -> None:
         """Decides and queues what is due, so that every command comes after it."""
@@ -428,6 +439,7 @@ class Engine:
             slot.size = size
         if decision.lease_expire_time is not None:
             slot.lease_expire_time = decision.lease_expire_time
+            slot.lease_confirmed = decision.lease_confirmed
         return commit
 
     # --- outcomes ----------------------------------------------------------
@@ -535,6 +547,7 @@ class Engine:
         else:
             state = decode_state(loaded.state)
             slot = Slot(key, state, loaded.token, loaded.lease_expire_time)
+            slot.lease_confirmed = loaded.lease_confirmed
             slot.size += len(loaded.state)
         self._slots[key] = slot
         self._bytes += slot.size

@@ -1,9 +1,9 @@
 """What a store says when it cannot.
 
-    StoreError
-    ├── StoreUnavailable    not now: disk full, locked, gone; whether a write was made is open
-    ├── StoreCorrupt        what it holds fails its checks
-    └── StoreRefused        it will not be opened: in use, of an unknown version, changed by hand
+StoreError
+├── StoreUnavailable    not now: disk full, locked, gone; whether a write was made is open
+├── StoreCorrupt        what it holds fails its checks
+└── StoreRefused        it will not be opened: in use, of an unknown version, changed by hand
 """
 
 

@@ -48,12 +48,16 @@ def raised_keys() -> dict[str, set[str]]:
     return found
 
 
+def names_of(enum, prefix: str) -> list[str]:
+    return [value.name.removeprefix(prefix) for value in enum.DESCRIPTOR.values]
+
+
 REASONS = {row[0]: row for row in table("Reasons")}
 COMMENTS = proto_comments()
 
 
 def test_the_page_has_every_reason_once_and_in_the_order_of_the_proto():
-    names = [name.removeprefix("ERROR_REASON_") for name in error_reason_pb2.ErrorReason.keys()]
+    names = names_of(error_reason_pb2.ErrorReason, "ERROR_REASON_")
     assert [row[0] for row in table("Reasons")] == names[1:]
     assert set(REASONS) == {reason.value for reason in Reason}
 
@@ -70,15 +74,17 @@ def test_a_reason_has_the_code_that_is_sent_and_an_example(reason):
 @pytest.mark.parametrize("reason", list(Reason))
 def test_a_reason_has_the_metadata_of_the_proto(reason):
     _, _, told = COMMENTS[reason.value].partition("Metadata: ")
-    keys = re.findall(r"[a-z_]+", re.sub(r"\([^)]*\)", "", told).split(".", maxsplit=1)[0])
-    assert code_words(REASONS[reason.value][3]) == set(keys)
+    parts = re.sub(r"\([^)]*\)", "", told).split(".", maxsplit=1)[0].split(",")
+    keys = {part.strip() for part in parts if re.fullmatch(r" *[a-z_]+ *", part)}
+    assert code_words(REASONS[reason.value][3]) == keys
 
 
 def test_the_code_raises_no_metadata_that_is_not_told():
     raised = raised_keys()
     assert {"SESSION_BUSY", "REQUEST_ID_REUSED", "QUEUE_FULL"} <= raised.keys()
     untold = {
-        name: keys - code_words(REASONS[name][3])
+        name: keys
+        - code_words(REASONS[name][3])
         # Where a run is not found its id is told back, which no client depends on.
         - ({"run_id"} if name == "RUN_NOT_FOUND" else set())
         for name, keys in raised.items()
@@ -98,8 +104,7 @@ def test_the_code_raises_no_metadata_that_is_not_told():
     ],
 )
 def test_the_page_has_every_reason_of_failure(heading, enum, prefix):
-    names = [name.removeprefix(prefix) for name in enum.keys()]
-    assert [row[0] for row in table(heading)] == names[1:]
+    assert [row[0] for row in table(heading)] == names_of(enum, prefix)[1:]
 
 
 def test_the_page_names_every_code_that_is_sent():

@@ -243,7 +243,7 @@ class Committer:
             (
                 commit.token,
                 commit.state,
-                commit.status,
+                int(commit.status),
                 commit.current_run_id,
                 commit.update_time,
             ),
@@ -262,6 +262,7 @@ class Committer:
             if known is None:
                 return 0
         key, update_time = known
+        # Enums are bound as plain ints: the driver asks all else for an adapter first.
         # SQLite writes the entry of an index anew even where its column gets the value
         # that it has.
         if commit.update_time == update_time:
@@ -271,7 +272,7 @@ class Committer:
                 (
                     commit.token,
                     commit.state,
-                    commit.status,
+                    int(commit.status),
                     commit.current_run_id,
                     key,
                     commit.expected_token,
@@ -284,7 +285,7 @@ class Committer:
                 (
                     commit.token,
                     commit.state,
-                    commit.status,
+                    int(commit.status),
                     commit.current_run_id,
                     commit.update_time,
                     key,

@@ -226,7 +226,7 @@ def _run_inserted(
             row.run_id,
             key,
             row.create_time,
-            row.mode,
+            int(row.mode),
             row.first_sequence,
             row.message_number,
             row.agent,

@@ -1,0 +1,60 @@
+"""Every cell of the table of states as an outcome in the store."""
+
+import itertools
+
+import pytest
+import pytest_asyncio
+from support.cells_client import CLIENT_CELLS
+from support.cells_executor import EXECUTOR_CELLS
+from support.table import STATES, Cell
+from support.world import World
+
+from runlane_server.core.admission import column
+from runlane_server.core.errors import Refused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+_number = itertools.count(1)
+
+
+@pytest_asyncio.fixture(params=["sqlite", "memory"], scope="module", loop_scope="module")
+async def shared(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("cells") / "test.db" if request.param == "sqlite" else None
+    async with World(path) as made:
+        yield made
+
+
+async def _shown(world: World, name: str, deleted: bool) -> tuple[dict[str, str], list[str]]:
+    return ({}, []) if deleted else (await world.inputs(name), await world.runs(name))
+
+
+@pytest.mark.parametrize("cell", [*CLIENT_CELLS, *EXECUTOR_CELLS], ids=lambda cell: cell.name)
+async def test_cell(shared: World, cell: Cell):
+    world, name = shared, f"ses_{next(_number)}"
+    await world.do(name, *STATES[cell.state])
+    before = await world.state(name)
+    gone = before is None or before.deleted
+    inputs, runs = await _shown(world, name, gone)
+    last = before.sequence if before is not None else 0
+    if cell.refused is not None:
+        with pytest.raises(Refused) as refusal:
+            await world.do(name, cell.step)
+        assert refusal.value.reason is cell.refused
+        assert refusal.value.metadata == cell.metadata(before)
+        assert await world.state(name) == before
+        assert await world.event_names(name, last) == []
+        assert await _shown(world, name, gone) == (inputs, runs)
+        return
+    answer = await world.do(name, cell.step)
+    after = await world.state(name)
+    assert await world.event_names(name, last) == cell.events
+    assert answer.sequence == after.sequence == last + len(cell.events)
+    if cell.column:
+        assert column(after).value == cell.column
+        assert await world.inputs(name) == inputs | cell.inputs
+        assert await world.runs(name) == (runs if cell.runs is None else cell.runs)
+        assert len(await world.messages(name)) == after.message_count
+    else:
+        assert after.deleted
+        assert await world.store.list_runs(after.key, [], None, 10) is None
+    if cell.look is not None:
+        cell.look(answer, before, after)
