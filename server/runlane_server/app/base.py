@@ -5,7 +5,7 @@ from typing import Any
 
 from runlane_server.app.views import Caller, Result, RunView, SessionView
 from runlane_server.core.commands import RunFacts
-from runlane_server.core.draft import NewId, live_run_facts, session_facts
+from runlane_server.core.drafting import NewId, live_run_facts, session_facts
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.model import (
     Phase,

@@ -16,7 +16,6 @@ from runlane_server.core.commands import (
 )
 from runlane_server.core.context import Context, Decision
 from runlane_server.core.errors import NotLive, NotPending, Reason, Refused
-from runlane_server.core.machine import decide_fork
 from runlane_server.core.model import (
     Phase,
     SessionKey,
@@ -24,6 +23,7 @@ from runlane_server.core.model import (
     SessionState,
     SubmissionState,
 )
+from runlane_server.core.sessions import decide_fork
 from runlane_server.runtime.engine import Plan
 from runlane_server.store.base import RunRow
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from runlane_server.core.admission import allowed_commands
 from runlane_server.core.commands import Answer
-from runlane_server.core.draft import Draft, NewId
+from runlane_server.core.draft import Draft
+from runlane_server.core.drafting import NewId
 from runlane_server.core.errors import NotLive, Reason, Refused
-from runlane_server.core.model import Rules, Run, SessionKey, SessionState
-from runlane_server.core.rows import Event, Row
+from runlane_server.core.model import Rules, Run, SessionKey, SessionRecord, SessionState
+from runlane_server.core.rows import Event, EventType, Row, SessionInserted
 
 
 @dataclass(slots=True)
@@ -48,6 +49,26 @@ class Context:
     lease_confirmed: bool = True
 
 
+def new_draft(state: SessionState, ctx: Context) -> Draft:
+    """Returns a draft of a decision on a session."""
+    return Draft(state, ctx.now, ctx.new_id, ctx.rules)
+
+
+def created_draft(
+    ctx: Context, record: SessionRecord, inserted: SessionInserted | None = None
+) -> Draft:
+    """Returns the draft of a session that is new."""
+    state = SessionState(
+        ctx.key.namespace, ctx.key.session_id, ctx.now, default_agent=record.default_agent
+    )
+    draft = Draft(state, ctx.now, ctx.new_id, ctx.rules)
+    row = inserted or SessionInserted(record, ctx.now)
+    draft.rows.append(row)
+    draft.record_changed = True
+    draft.event(EventType.SESSION_CREATED, message_count=row.message_count)
+    return draft
+
+
 def decided(draft: Draft, answer: Callable[[], Answer] | None) -> Decision:
     """Ends a draft: the next run starts where the lane is free, then the answer is made."""
     draft.promote()
@@ -64,6 +85,8 @@ def present_session(state: SessionState | None) -> SessionState:
 
 def named_run(state: SessionState | None, run_id: str) -> tuple[SessionState, Run]:
     """Returns the live run where it is the one that is named, or none is."""
+    if run_id and (state is None or state.deleted):
+        raise Refused(Reason.RUN_NOT_FOUND)
     present = present_session(state)
     run = present.run
     if run_id and (run is None or run.run_id != run_id):

@@ -5,6 +5,7 @@ from runlane_server.core.commands import (
     AnswerInteraction,
     InteractionAnswered,
     InteractionFacts,
+    InterruptRun,
     PauseAnswer,
     PauseReceipt,
     PauseRun,
@@ -15,8 +16,9 @@ from runlane_server.core.commands import (
     SettleRun,
     UnpauseRun,
 )
-from runlane_server.core.context import Context, Decision, decided, named_run
-from runlane_server.core.draft import Draft, live_run_facts
+from runlane_server.core.context import Context, Decision, decided, named_run, new_draft
+from runlane_server.core.draft import Draft
+from runlane_server.core.drafting import live_run_facts
 from runlane_server.core.errors import NotLive, NotOpen, Reason, Refused
 from runlane_server.core.model import (
     AbandonReason,
@@ -29,7 +31,9 @@ from runlane_server.core.model import (
     Run,
     RunFailure,
     SessionState,
+    SessionStatus,
     StopReason,
+    SubmissionFailure,
     TimerKind,
     ToolErrorPolicy,
     ToolOutcome,
@@ -45,6 +49,31 @@ from runlane_server.core.rows import (
 )
 
 
+def interrupt_run(state: SessionState | None, command: InterruptRun, ctx: Context) -> Decision:
+    """Asks for the live run to be cancelled."""
+    present, _ = named_run(state, command.run_id)
+    cell = TABLE[Command.INTERRUPT][column(present)]
+    if cell is Cell.SAME:
+        return Decision(None, RunAnswer(present.sequence, live_run_facts(present)))
+    draft = new_draft(present, ctx)
+    cancel(draft, cell, command.reason, replaced=False)
+    facts = draft.ended or live_run_facts(draft.state)
+    return decided(draft, lambda: RunAnswer(draft.state.sequence, facts))
+
+
+def cancel(draft: Draft, cell: Cell, reason: str, *, replaced: bool) -> None:
+    """Requests cancellation, and ends the run where nobody has it. Steers miss."""
+    draft.request_cancellation(reason, replaced=replaced)
+    if cell is Cell.SETTLE:
+        draft.end_run(StopReason.CANCELLED, AbandonReason.CANCELLED)
+    else:
+        run = draft.state.run
+        assert run is not None and run.cancellation is not None  # noqa: S101, PT018 - invariant
+        draft.rows.append(TimerSet(TimerKind.GRACE, run.cancellation.grace_expire_time))
+    if draft.state.status is SessionStatus.OPEN:
+        draft.miss_steers(SubmissionFailure.TARGET_CANCELLING)
+
+
 def pause_run(state: SessionState | None, command: PauseRun, ctx: Context) -> Decision:
     """Stops the live run at a boundary, or at once where nobody has it."""
     present, run = named_run(state, command.run_id)
@@ -52,7 +81,7 @@ def pause_run(state: SessionState | None, command: PauseRun, ctx: Context) -> De
     if cell is Cell.SAME:
         receipt = PauseReceipt.PAUSED if run.paused else PauseReceipt.REQUESTED
         return _paused_answer(present, receipt)
-    draft = Draft(present, ctx.now, ctx.new_id, ctx.rules)
+    draft = new_draft(present, ctx)
     live = draft.state.run
     assert live is not None, "copied from a live one"  # noqa: S101 - invariant
     if cell is Cell.DO:
@@ -72,7 +101,7 @@ def unpause_run(state: SessionState | None, command: UnpauseRun, ctx: Context) -
     present, run = named_run(state, command.run_id)
     if _control_cell(present, Command.UNPAUSE) is Cell.SAME:
         return _paused_answer(present, PauseReceipt.UNCHANGED)
-    draft = Draft(present, ctx.now, ctx.new_id, ctx.rules)
+    draft = new_draft(present, ctx)
     live = draft.state.run
     assert live is not None, "copied from a live one"  # noqa: S101 - invariant
     live.pause_requested = False
@@ -110,7 +139,7 @@ def answer_interaction(
             version=str(wait.version),
         )
     _check_answer(wait, command)
-    draft = Draft(present, ctx.now, ctx.new_id, ctx.rules)
+    draft = new_draft(present, ctx)
     live = draft.state.run
     assert live is not None, "copied from a live one"  # noqa: S101 - invariant
     _settle_answer(draft, live, wait, command)
@@ -198,7 +227,7 @@ def restore_run(state: SessionState | None, command: RestoreRun, ctx: Context) -
         return _restored(state, RestoreOutcome.ATTACHED)
     if where in {Column.L, Column.LP, Column.LC} and not command.force:
         return _restored(state, RestoreOutcome.STILL_LEASED)
-    draft = Draft(state, ctx.now, ctx.new_id, ctx.rules)
+    draft = new_draft(state, ctx)
     if where is Column.Q:
         draft.rows.append(ActivationDequeued(current))
         live = draft.state.run
@@ -226,7 +255,7 @@ def settle_run(state: SessionState | None, command: SettleRun, ctx: Context) -> 
     """Ends a live run by hand."""
     if state is None or state.deleted or state.run is None or state.run.run_id != command.run_id:
         raise NotLive
-    draft = Draft(state, ctx.now, ctx.new_id, ctx.rules)
+    draft = new_draft(state, ctx)
     cancelled = command.stop_reason is StopReason.CANCELLED
     failure = None if cancelled else Failure(RunFailure.EXECUTOR_ERROR, command.reason)
     if cancelled and state.run.cancellation is None:

@@ -14,7 +14,8 @@ from runlane_server.core.commands import (
     ReserveModelStep,
     Suspend,
 )
-from runlane_server.core.draft import Draft, live_run_facts
+from runlane_server.core.draft import Draft
+from runlane_server.core.drafting import live_run_facts
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.model import (
     ActivationKind,

@@ -219,6 +219,9 @@ class MessageAppended:
 
     Its content is `content`, or that of `closer`, or the stored result of the call that
     `from_call` names by step and ordinal, or else that of the queued submission.
+
+    Attributes:
+        call: Step and ordinal of the call that it is the result message of.
     """
 
     number: int
@@ -233,6 +236,7 @@ class MessageAppended:
     content: Content | None = None
     closer: Closer | None = None
     from_call: tuple[int, int] | None = None
+    call: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)

@@ -181,7 +181,7 @@ class StoreInfo:
     durable: bool
     store_id: str
     epoch: int
-    secret: bytes = b""
+    secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(slots=True)
@@ -238,7 +238,7 @@ class RunRow:
         first_sequence: Of the event that its creation appended first.
         last_sequence: Of its terminal event; 0 while it lives.
         usage: msgpack of a map: `usage` (a core Usage), `steps_reserved`,
-            `steps_committed`; empty while it lives.
+            `steps_committed`, `tool_calls`; empty while it lives.
         cancellation: msgpack of a core Cancellation; empty: none, or the run lives.
     """
 
