@@ -34,6 +34,7 @@ _encoder = msgspec.msgpack.Encoder()
 _NAME = msgspec.msgpack.Decoder(str)
 _NUMBER = msgspec.msgpack.Decoder(int)
 _PLACE = msgspec.msgpack.Decoder(tuple[int, str])
+_PAIR = msgspec.msgpack.Decoder(tuple[int, int])
 
 
 def page_limit(page_size: int) -> int:
@@ -49,7 +50,7 @@ class Pager:
     def __init__(self, method: str, namespace: str, *arguments: Any) -> None:
         self._bound = request_hash(method, namespace, *arguments)[:_HASH]
 
-    def token(self, cursor: int | str | tuple[int, str] | None) -> str:
+    def token(self, cursor: int | str | tuple[int, str] | tuple[int, int] | None) -> str:
         """Returns the token of the page after a cursor; empty where there is none."""
         if cursor is None:
             return ""
@@ -68,6 +69,10 @@ class Pager:
     def place(self, token: str) -> tuple[int, str] | None:
         """Returns the time and id in a token of this call; None without a token."""
         return _decode(_PLACE, self._body(token)) if token else None
+
+    def pair(self, token: str) -> tuple[int, int] | None:
+        """Returns the two numbers in a token of this call; None without a token."""
+        return _decode(_PAIR, self._body(token)) if token else None
 
     def _body(self, token: str) -> bytes:
         try:
