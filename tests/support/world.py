@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from runlane.v1 import event_pb2, message_pb2
-
 from runlane_server.app.base import Limits, Services
 from runlane_server.app.service import App, Committed
 from runlane_server.app.views import Caller

@@ -239,6 +239,7 @@ class SubmissionFacts:
     settle_time: int = 0
     message_number: int = 0
     failure: SubmissionFailure | None = None
+    request_id: str = ""
 
 
 @dataclass(slots=True)

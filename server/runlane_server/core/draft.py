@@ -434,6 +434,7 @@ class Draft:
             steer.content_hash,
             steer.options,
             steer.create_time,
+            steer.request_id,
         )
         self._insert_next(moved)
         self.rows.append(SubmissionMoved(moved.submission_id, moved.run_id))

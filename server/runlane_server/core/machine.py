@@ -336,6 +336,7 @@ def _enqueue(
         command.content.hash,
         options,
         draft.now,
+        ctx.request_id,
     )
     facts = draft.enqueue(queued, command.content, ctx.request_id)
     # The hot state stays small: the store keeps what only the run will need.
@@ -413,6 +414,7 @@ def _withdrawn(draft: Draft, submission_id: str) -> SubmissionFacts:
         SubmissionState.WITHDRAWN,
         queued.create_time,
         draft.now,
+        request_id=queued.request_id,
     )
 
 
@@ -420,6 +422,8 @@ def _withdrawn(draft: Draft, submission_id: str) -> SubmissionFacts:
 
 
 def _interrupt(state: SessionState | None, command: InterruptRun, ctx: Context) -> Decision:
+    if command.run_id and (state is None or state.deleted):
+        raise Refused(Reason.RUN_NOT_FOUND)
     present = _present(state)
     run = present.run
     if command.run_id and (run is None or run.run_id != command.run_id):

@@ -287,6 +287,7 @@ class Queued:
     content_hash: bytes
     options: RunOptions
     create_time: int
+    request_id: str = ""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ BODIES = {
     EventType.SESSION_FORKED: {"source_session_id": "a", "source_run_id": "r", "session_id": "b", "message_count": 1},
     EventType.SESSION_DELETED: {},
     EventType.SUBMISSION_PENDING: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER},
-    EventType.SUBMISSION_MOVED: {"submission_id": "s", "from_run_id": "r"},
+    EventType.SUBMISSION_MOVED: {"submission_id": "s", "from_run_id": "r", "mode": model.Mode.STEER},
     EventType.SUBMISSION_DELIVERED: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER, "message_number": 4},
     EventType.SUBMISSION_FAILED: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER, "reason": model.SubmissionFailure.SESSION_CLOSED},
     EventType.SUBMISSION_WITHDRAWN: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER},

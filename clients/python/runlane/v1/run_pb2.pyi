@@ -22,8 +22,8 @@ DESCRIPTOR: descriptor.FileDescriptor
 @typing.final
 class Run(message.Message):
     """One logical task started by one input. Its options and budgets are fixed
-    when its input is accepted. In the answer of a mutating call `input_preview`
-    and `options` are left out.
+    when its input is accepted. In the answer of a mutating call `input_preview`,
+    `options` and the texts of `outcome` are left out.
     """
 
     DESCRIPTOR: descriptor.Descriptor
