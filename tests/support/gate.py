@@ -16,7 +16,7 @@ async def yielded(times: int = 25) -> None:
 async def until(holds: Callable[[], bool]) -> None:
     """Waits for what a thread of the store brings about."""
     async with asyncio.timeout(10):
-        while not holds():
+        while not holds():  # noqa: ASYNC110 - the thread sets no event
             await asyncio.sleep(0)
 
 
