@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import signal
+import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -22,8 +23,9 @@ from runlane_server.runtime.engine import Engine, Time
 from runlane_server.settings import Settings
 from runlane_server.store.base import Store
 from runlane_server.store.errors import StoreRefused
-from runlane_server.store.sqlite import SqliteStore
+from runlane_server.store.sqlite import SqliteStore, check_file
 from runlane_server.transport.codec import ProtoCodec
+from runlane_server.transport.limits import FIXED_LIMITS
 from runlane_server.transport.server import GrpcServer, GrpcSettings
 
 log = structlog.get_logger(__name__)
@@ -73,7 +75,8 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
     )
     limits = Limits(settings.streams_max, settings.request_keep_hours * 3600 * MICROSECONDS)
     services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits)
-    return App(services, observer, metadata.version("runlane"), settings.limits())
+    limits_shown = [*FIXED_LIMITS, *settings.limits()]
+    return App(services, observer, metadata.version("runlane"), limits_shown)
 
 
 async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
@@ -122,6 +125,7 @@ async def _serve(
         if settings.agent:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="runlane-"))
             door = [f"unix:{Path(folder, 'executor.sock')}"]
+        _refuse_taken(settings.listen)
         ports = await _listen(server, [*settings.listen, *door])
         embedded = None
         if settings.agent:
@@ -130,16 +134,30 @@ async def _serve(
         ready([_bound(*one) for one in zip(settings.listen, ports, strict=False)])
         await stop.wait()
         log.info("draining", grace_seconds=settings.drain_grace_seconds)
-        if embedded is not None:
-            await embedded.drain()
-        await server.drain(settings.drain_grace_seconds)
+        finish = embedded.drain if embedded is not None else None
+        await server.drain(settings.drain_grace_seconds, finish)
 
 
 async def _listen(server: GrpcServer, addresses: list[str]) -> list[int]:
     try:
         return await server.start(addresses)
     except RuntimeError as error:
-        raise OSError(f"cannot listen on {', '.join(addresses)}") from error
+        raise OSError(f"cannot listen on {addresses[0]}: {error}") from error
+
+
+def _refuse_taken(addresses: Sequence[str]) -> None:
+    """Raises OSError with the cause where an address is taken; gRPC keeps that to itself."""
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if address.startswith("unix:") or port == "0":
+            continue
+        family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host.strip("[]"), int(port)))
+            except OSError as error:
+                raise OSError(f"cannot listen on {address}: {error.strerror}") from error
 
 
 def _bound(address: str, port: int) -> str:
@@ -149,17 +167,12 @@ def _bound(address: str, port: int) -> str:
 
 
 async def check_store(spec: str) -> list[str]:
-    """Verifies a store that no server holds; returns what is wrong, a line each.
+    """Verifies a store that no server holds, and changes nothing; returns what is wrong.
 
     Raises:
         StoreError: It is held by a server, or is no store.
     """
     kind, _, path = spec.partition(":")
-    if kind != "sqlite" or not Path(path).exists():
-        raise StoreRefused(f"{spec}: there is no such store")
-    store = SqliteStore(Path(path))
-    await store.open(0, EMBEDDED_PREFIX)
-    try:
-        return await store.check()
-    finally:
-        await store.close()
+    if kind != "sqlite":
+        raise StoreRefused(f"{spec}: only sqlite:PATH can be checked")
+    return await asyncio.to_thread(check_file, Path(path))

@@ -36,6 +36,7 @@ DEFAULT_FILE = "runlane.toml"
 """Read where no other file is named and it is there."""
 
 _PREFIX = "RUNLANE_"
+_OTHER_VARIABLES = frozenset({"RUNLANE_TARGET"})
 _SQLITE = "sqlite:"
 _UNIX = "unix:"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
@@ -306,6 +307,7 @@ def load(
     Raises:
         SettingsError: A setting, or the file, is wrong.
     """
+    _refuse_unknown(os.environ)
     path = config if config is not None else Path(DEFAULT_FILE)
     table = _read(path) if config is not None or path.exists() else {}
     given = {key: value for key, value in (flags or {}).items() if value is not None}
@@ -330,6 +332,14 @@ def load(
     except SourceError as error:
         raise SettingsError(str(error)) from None
     return Settings.model_construct(**dict(loaded))
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    """Refuses a variable of ours that no setting has: it was meant for one."""
+    known = {_PREFIX + name.upper() for name in Settings.model_fields} | _OTHER_VARIABLES
+    for name in environ:
+        if name.upper().startswith(_PREFIX) and name.upper() not in known:
+            raise SettingsError(f"{name}: there is no such setting")
 
 
 def _read(path: Path) -> dict[str, Any]:

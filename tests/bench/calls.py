@@ -1,9 +1,11 @@
 """Unary calls: Submit, Commit, fork, and writers beside readers."""
 
 import statistics
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
-from google.protobuf.message import Message
 from runlane.v1 import history_service_pb2 as history
+from runlane.v1 import run_pb2
 from uuid_utils import uuid7
 
 from tests.bench import processes
@@ -23,14 +25,29 @@ from tests.bench.plan import Plan
 ECHO = "calls/s"
 _COUNTS = {1: 400, 16: 1600, 64: 3200}
 
+Prepared = Callable[[], Awaitable[Load]]
+
+
+@dataclass(slots=True)
+class _Measured:
+    """What the rounds gave: (floor, figure) of calls a second and of microseconds of CPU."""
+
+    rates: list[tuple[float, float]] = field(default_factory=list)
+    cpu: list[tuple[float, float]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def told(self) -> str:
+        floor, figure = (statistics.median(column) for column in zip(*self.cpu, strict=True))
+        return f"server CPU {floor:.0f} -> {figure:.0f} us a call"
+
 
 async def submit(plan: Plan) -> list[Line]:
     """Durable Submit, START to a session that is idle: made, and otherwise untouched."""
     bounds = {1: 0.32, 16: 0.46, 64: 0.50}
 
-    async def idle(client: Client, callers: int, count: int) -> Load:
+    async def idle(client: Client, callers: int, count: int) -> Prepared:
         made = await client.idle_sessions(count)
-        return await run((lambda one=one: client.submit(one) for one in made), callers)
+        return lambda: run((lambda one=one: client.submit(one) for one in made), callers)
 
     return await _against_echo(
         plan, "durable Submit", "START, idle sessions, hot", idle, _COUNTS, bounds
@@ -40,8 +57,8 @@ async def submit(plan: Plan) -> list[Line]:
 async def submit_new(plan: Plan) -> list[Line]:
     """Durable Submit that makes its session: what a client's first message is."""
 
-    async def new(client: Client, callers: int, count: int) -> Load:
-        return await run((client.submit_new for _ in range(count)), callers)
+    async def new(client: Client, callers: int, count: int) -> Prepared:
+        return lambda: run((client.submit_new for _ in range(count)), callers)
 
     return await _against_echo(
         plan, "Submit, create_session", "session made by it", new, {1: 400, 64: 3200}, {}
@@ -52,17 +69,18 @@ async def turn(plan: Plan) -> list[Line]:
     """Commit (step, finish) of a leased run and Submit to its session in turn."""
     bounds = {1: 0.33, 16: 0.50, 64: 0.53}
 
-    async def both(client: Client, callers: int, count: int) -> Load:
-        seconds: list[float] = []
+    async def both(client: Client, callers: int, count: int) -> Prepared:
         fences = await client.ready_to_finish(count // 2)
 
-        async def one(fence: Message) -> None:
+        async def one(fence: run_pb2.Fence) -> None:
             await client.finish(fence)
             await client.submit(fence.session_id)
 
-        load = await run((lambda fence=fence: one(fence) for fence in fences), callers)
-        seconds = [second / 2 for second in load.seconds]
-        return Load(load.rate * 2, seconds)
+        async def prepared() -> Load:
+            load = await run((lambda fence=fence: one(fence) for fence in fences), callers)
+            return Load(load.rate * 2, [second / 2 for second in load.seconds])
+
+        return prepared
 
     counts = {1: 300, 16: 1200, 64: 2000}
     return await _against_echo(
@@ -73,14 +91,17 @@ async def turn(plan: Plan) -> list[Line]:
 async def whole_run(plan: Plan) -> list[Line]:
     """Whole runs: Submit, PollActivation, Commit (reserve), Commit (step, finish)."""
 
-    async def whole(client: Client, callers: int, count: int) -> Load:
+    async def whole(client: Client, callers: int, count: int) -> Prepared:
         agent = fresh("agent")
         made = await client.idle_sessions(count // 4, agent)
-        seconds: list[float] = []
-        load = await run(
-            (lambda one=one: client.whole_run(one, agent, seconds) for one in made), callers
-        )
-        return Load(load.rate * 4, seconds)
+
+        async def prepared() -> Load:
+            seconds: list[float] = []
+            jobs = (lambda one=one: client.whole_run(one, agent, seconds) for one in made)
+            load = await run(jobs, callers)
+            return Load(load.rate * 4, seconds)
+
+        return prepared
 
     return await _against_echo(
         plan, "a run in its 4 calls", "polls count as calls", whole, {1: 400, 64: 3200}, {}
@@ -113,7 +134,7 @@ async def commit(plan: Plan) -> list[Line]:
 async def readers(plan: Plan) -> list[Line]:
     """8 writers alone, and beside 48 readers that never pause."""
     sessions = {fresh(): 200 for _ in range(16)}
-    processes.inside(plan.folder, "fill", store="readers.db", runs=sessions, sessions=0)
+    processes.inside(plan.folder, "fill", store="readers.db", runs=sessions)
     rates, tails, seconds = [], [], []
     with processes.server(plan.folder, "readers.db") as server:
         async with connected(server.address) as client:
@@ -152,7 +173,7 @@ async def fork(plan: Plan) -> list[Line]:
     """Forks of a long history and of a short one."""
     long, short = fresh(), fresh()
     sizes = {long: 10_000, short: 10}
-    last = processes.inside(plan.folder, "fill", store="fork.db", runs=sizes, sessions=0)
+    last = processes.inside(plan.folder, "fill", store="fork.db", runs=sizes)
     echo, many, few = [], [], []
     all_many: list[float] = []
     with processes.floor(plan.folder) as base, processes.server(plan.folder, "fork.db") as server:
@@ -183,30 +204,43 @@ async def _forks(client: Client, run_id: str) -> Load:
     return await run((one for _ in range(60)), 1)
 
 
-async def _against_echo(plan, work, note, load, counts, bounds) -> list[Line]:
-    """Measures a load at each number of callers, in turn with echoes."""
-    rates: dict[int, list[tuple[float, float]]] = {callers: [] for callers in counts}
-    seconds: dict[int, list[float]] = {callers: [] for callers in counts}
+async def _against_echo(
+    plan: Plan,
+    work: str,
+    note: str,
+    prepare: Callable[[Client, int, int], Awaitable[Prepared]],
+    counts: dict[int, int],
+    bounds: dict[int, float],
+) -> list[Line]:
+    """Measures a load at each number of callers, between two echoes each time."""
+    measured = {callers: _Measured() for callers in counts}
     name = f"{work.replace(' ', '-').replace(',', '')}.db"
     with processes.floor(plan.folder) as base, processes.server(plan.folder, name) as server:
         async with connected_floor(base.address) as floor, connected(server.address) as client:
             await _warm(floor, client)
             for _ in range(plan.rounds):
                 for callers, count in counts.items():
-                    echoed = await floor.echo_load(callers, count)
-                    done = await load(client, callers, count)
-                    rates[callers].append((echoed.rate, done.rate))
-                    seconds[callers] += done.seconds
+                    one = measured[callers]
+                    prepared = await prepare(client, callers, count)
+                    before, used = base.cpu(), server.cpu()
+                    first = await floor.echo_load(callers, count // 2)
+                    done = await prepared()
+                    second = await floor.echo_load(callers, count // 2)
+                    one.rates.append(((first.rate + second.rate) / 2, done.rate))
+                    one.seconds += done.seconds
+                    one.cpu.append(
+                        ((base.cpu() - before) / count * 1e6, (server.cpu() - used) / count * 1e6)
+                    )
     return [
         line(
             f"{work}, {callers} caller{'s' * (callers > 1)}",
             ECHO,
-            rates[callers],
+            one.rates,
             bound=bounds.get(callers),
-            seconds=seconds[callers],
-            note=note if callers == min(counts) else "",
+            seconds=one.seconds,
+            note=one.told() + f"; {note}" * (callers == min(counts)),
         )
-        for callers in counts
+        for callers, one in measured.items()
     ]
 
 

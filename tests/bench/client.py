@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import grpc
 import msgspec
 from runlane.v1 import executor_service_pb2 as executor
+from runlane.v1 import history_service_pb2 as history
 from runlane.v1 import message_pb2, run_pb2, submission_pb2
 from runlane.v1 import session_service_pb2 as session
 from runlane.v1.executor_service_pb2_grpc import ExecutorServiceStub
@@ -67,9 +68,11 @@ class FloorClient:
         self._echo = unary(f"/{NAME}/Echo")
         self._keep = unary(f"/{NAME}/Keep")
         self._go = unary(f"/{NAME}/Go")
-        self.replay = stream(f"/{NAME}/Replay")
-        self.recode = stream(f"/{NAME}/Recode")
-        self.wait = stream(f"/{NAME}/Wait")
+        messages = history.StreamMessagesResponse.FromString
+        events = session.StreamEventsResponse.FromString
+        self.replay = stream(f"/{NAME}/Replay", response_deserializer=messages)
+        self.recode = stream(f"/{NAME}/Recode", response_deserializer=messages)
+        self.wait = stream(f"/{NAME}/Wait", response_deserializer=events)
 
     async def echo(self, data: bytes) -> bytes:
         return await self._echo(data, timeout=TIMEOUT)
@@ -87,11 +90,13 @@ class FloorClient:
         return await run((lambda: self.echo(data) for _ in range(count)), callers)
 
 
-def submit_request(session_id: str, mode: int = MODES.MODE_START) -> session.SubmitRequest:
+def submit_request(
+    session_id: str, mode: int = MODES.MODE_START, text: str = TEXT
+) -> session.SubmitRequest:
     return session.SubmitRequest(
         session_id=session_id,
         mode=mode,
-        content=[message_pb2.Block(text=TEXT)],
+        content=[message_pb2.Block(text=text)],
         request_id=str(uuid7()),
     )
 

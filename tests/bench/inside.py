@@ -28,11 +28,12 @@ from runlane_server.transport import requests
 from runlane_server.transport.binding import Call
 from runlane_server.transport.history import HistoryServicer
 
-from tests.bench.client import AGENT, fresh, run, submit_request
+from tests.bench.client import AGENT, TEXT, fresh, run, submit_request
 from tests.bench.figures import percentile
 
 NAMESPACE = "default"
 CALLER = Caller(NAMESPACE, "client:bench", "Submit")
+_INTERRUPTING = Caller(NAMESPACE, "client:bench", "InterruptRun")
 _COMMAND = CreateSession(SessionRecord(default_agent=AGENT))
 _PARALLEL = 512
 _WAL_HEADER, _WAL_FRAME = 32, 4096 + 24
@@ -72,29 +73,34 @@ async def create_many(app: App, count: int) -> list[str]:
     return made
 
 
-async def append_runs(app: App, session_id: str, count: int) -> None:
+async def interrupt(app: App, session_id: str) -> None:
+    await app.interrupt(_INTERRUPTING, session_id, "", "", 0)
+
+
+async def append_runs(app: App, session_id: str, count: int, text: str = TEXT) -> None:
     """Appends ended runs to a session, a message each.
 
     All that is decided meanwhile shares a transaction, also in one session.
     """
-    command = requests.submit(submit_request(session_id))
+    command = requests.submit(submit_request(session_id, text=text))
     loop = asyncio.get_running_loop()
     for start in range(0, count, _PARALLEL):
         tasks: list[asyncio.Task[Any]] = []
         for _ in range(min(_PARALLEL, count - start)):
             tasks.append(loop.create_task(app.submit(CALLER, session_id, replace(command))))
-            interrupting = app.interrupt(replace(CALLER, method="Interrupt"), session_id, "", "", 0)
-            tasks.append(loop.create_task(interrupting))
+            tasks.append(loop.create_task(interrupt(app, session_id)))
         await asyncio.gather(*tasks)
 
 
-async def fill(folder: Path, store: str, runs: dict[str, int], sessions: int) -> dict[str, str]:
+async def fill(
+    folder: Path, store: str, runs: dict[str, int], sessions: int = 0, text: str = TEXT
+) -> dict[str, str]:
     """Fills a store with sessions that have so many runs; returns the last run of each."""
     async with opened(folder / store) as app:
         await create_many(app, sessions)
         for session_id, count in runs.items():
             await create(app, session_id)
-            await append_runs(app, session_id, count)
+            await append_runs(app, session_id, count, text)
         last = {}
         for session_id, count in runs.items():
             key = SessionKey(NAMESPACE, session_id)
@@ -132,12 +138,14 @@ async def pages(folder: Path) -> dict[str, float]:
     async with opened(path) as app:
         for session_id in await create_many(app, 20):
             await append_runs(app, session_id, 200)
-        for session_id in await create_many(app, 3000):
-            await submit(app, session_id)
+        await run((lambda one=one: submit(app, one) for one in await create_many(app, 3000)), 64)
         found = {}
         store: Any = app.services.store
         for batch, times in ((1, 200), (64, 20)):
             made = await create_many(app, batch * times)
+            # They have had a run: the first one makes their rows grow, once.
+            await asyncio.gather(*(submit(app, one) for one in made))
+            await asyncio.gather(*(interrupt(app, one) for one in made))
             wal = path.with_name(path.name + "-wal")
             await store._writer.submit(store._conn.execute, "PRAGMA wal_autocheckpoint=0")
             await store._writer.submit(_truncate, store._conn)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,6 +47,15 @@ class Child:
         status = Path(f"/proc/{self.pid}/status").read_text()
         found = next(row for row in status.splitlines() if row.startswith("VmRSS:"))
         return int(found.split()[1]) * 1024
+
+    def cpu(self) -> float:
+        """Returns the seconds that all its threads have had of its core."""
+        nanoseconds = 0
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            # A thread may end meanwhile.
+            with suppress(OSError):
+                nanoseconds += int((task / "schedstat").read_text().split()[0])
+        return nanoseconds / 1e9
 
     def stop(self) -> None:
         self._process.terminate()

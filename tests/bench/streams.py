@@ -11,6 +11,7 @@ from uuid_utils import uuid7
 from tests.bench import processes
 from tests.bench.client import (
     MODES,
+    TEXT,
     TIMEOUT,
     Client,
     FloorClient,
@@ -34,13 +35,10 @@ _KIB = 1024
 class Subscriber:
     """A reader of a session's events that knows how far it has come, and since when."""
 
-    def __init__(self, client: Client, session_id: str, memo: dict[bytes, int]) -> None:
-        stream = client.channel.unary_stream(
-            "/runlane.v1.SessionService/StreamEvents",
-            request_serializer=session.StreamEventsRequest.SerializeToString,
+    def __init__(self, client: Client, session_id: str) -> None:
+        self._call = client.sessions.StreamEvents(
+            session.StreamEventsRequest(session_id=session_id, last_events=0)
         )
-        self._call = stream(session.StreamEventsRequest(session_id=session_id, last_events=0))
-        self._memo = memo
         self._reached: asyncio.Event = asyncio.Event()
         self._goal = 0
         self.sequence = 0
@@ -50,15 +48,9 @@ class Subscriber:
     async def _read(self) -> None:
         async for frame in self._call:
             now = time.perf_counter()
-            # Subscribers get equal bytes: one of them reads for all.
-            last = self._memo.get(frame)
-            if last is None:
-                parsed = session.StreamEventsResponse.FromString(frame)
-                events = parsed.batch.events
-                last = events[-1].sequence if events else parsed.bookmark.sequence
-                self._memo[frame] = last
-            self.sequence = max(self.sequence, last)
-            self.arrivals.append((last, now))
+            events = frame.batch.events
+            self.sequence = events[-1].sequence if events else frame.bookmark.sequence
+            self.arrivals.append((self.sequence, now))
             if self.sequence >= self._goal:
                 self._reached.set()
 
@@ -77,8 +69,7 @@ class Subscriber:
 
 @asynccontextmanager
 async def subscribed(client: Client, session_id: str, count: int):
-    memo: dict[bytes, int] = {}
-    readers = [Subscriber(client, session_id, memo) for _ in range(count)]
+    readers = [Subscriber(client, session_id) for _ in range(count)]
     await asyncio.gather(*(one.reach(1) for one in readers))
     yield readers
     await asyncio.gather(*(one.stop() for one in readers))
@@ -248,21 +239,15 @@ async def _ways(client: Client, session_id: str, readers: list[Subscriber]) -> l
 async def read(plan: Plan) -> list[Line]:
     """A history of 10,000 messages, streamed."""
     session_id = fresh()
-    sizes = {session_id: 10_000}
-    processes.inside(plan.folder, "fill", store="read.db", runs=sizes, sessions=0)
+    count = 10_000
+    text = (TEXT + " ") * 11  # 1 KiB with what stands around it
+    processes.inside(plan.folder, "fill", store="read.db", runs={session_id: count}, text=text)
     passed, recoded = [], []
     with processes.floor(plan.folder) as base, processes.server(plan.folder, "read.db") as server:
         async with connected_floor(base.address) as floor, connected(server.address) as client:
-            stream = client.channel.unary_stream(
-                "/runlane.v1.HistoryService/StreamMessages",
-                request_serializer=history.StreamMessagesRequest.SerializeToString,
-            )
+            stream = client.history.StreamMessages
             asked = history.StreamMessagesRequest(session_id=session_id)
-            frames = [frame async for frame in stream(asked)]
-            count = sum(
-                len(history.StreamMessagesResponse.FromString(frame).messages) for frame in frames
-            )
-            assert count == 10_000
+            frames = [frame.SerializeToString() async for frame in stream(asked)]
             await floor.keep("history", frames)
             for _ in range(plan.rounds + 1):
                 base_seconds = await _drain(lambda: floor.replay(b"history"))

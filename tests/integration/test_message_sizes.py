@@ -40,11 +40,10 @@ async def test_three_messages_of_3_mib_come_back_from_every_read(link: Link):
     assert not leased.HasField("context")
     assert await context(link, leased.fence) == [words[0]]
     await link.commit(leased.fence, reserve())
-    await link.commit(leased.fence, step(words[1]), reserve())
     await link.submit(session, words[2], mode=MODE.MODE_STEER)
-    delivered = await link.answer_reserved(leased.fence, "short")
+    delivered = await link.answer_reserved(leased.fence, words[1])
     assert [one.content[0].text for one in delivered.delivered] == [words[2]]
-    expected = [words[0], words[1], "short", words[2]]
+    expected = [words[0], words[1], words[2]]
     assert await context(link, leased.fence) == expected
     await link.answer(leased.fence, "end")
     expected.append("end")
@@ -54,7 +53,7 @@ async def test_three_messages_of_3_mib_come_back_from_every_read(link: Link):
     assert [message_pb2.Message.FromString(one).content[0].text for one in history] == expected
     live = await link.live(session)
     assert [one.content[0].text for one in live.messages] == ["end"]
-    assert live.first_message_number == 5
+    assert live.first_message_number == 4
     newest = await link.live(session, message_limit=1)
     assert len(newest.messages) == 1
 
@@ -69,7 +68,7 @@ async def test_three_messages_of_3_mib_come_back_from_every_read(link: Link):
         if not page.next_page_token:
             break
     assert [one.content[0].text for one in listed] == expected
-    assert sizes == [1, 1, 1, 1, 1] or (max(sizes) == 2 and sum(sizes) == 5)
+    assert sizes == [1, 1, 1, 1]
     backwards = history_service_pb2.ListMessagesRequest(session_id=session, before_number=0)
     found = await link.pages(link.history.ListMessages, backwards, "messages", 100)
     assert [one.content[0].text for one in found] == expected[::-1]

@@ -2,8 +2,10 @@
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from hashlib import blake2b
 
 import grpc
+import msgspec
 import pytest
 from runlane.v1 import history_service_pb2 as history_pb
 from runlane.v1 import session_service_pb2 as session_pb
@@ -257,10 +259,6 @@ async def test_forged_cursors_read_nothing_of_others_and_are_no_fault(link: Link
 
 def forged(token: str, cursor) -> str:
     """Returns a token of the same call with another cursor, well made."""
-    from hashlib import blake2b
-
-    import msgspec
-
     data = urlsafe_b64decode(token + "=" * (-len(token) % 4))
     head, body = data[:9], msgspec.msgpack.encode(cursor)
     total = blake2b(head + body, digest_size=4).digest()

@@ -1,7 +1,9 @@
 """Readers of events: one order, no gap, no repeat, whatever happens to their connections."""
 
 import asyncio
+import sqlite3
 import time
+from contextlib import closing
 
 import grpc
 import pytest
@@ -20,8 +22,10 @@ from support_server import (
     failed,
     refused,
     reserve,
+    rest,
     told,
     unique,
+    until,
     within,
 )
 
@@ -350,11 +354,18 @@ async def test_a_deleted_session_ends_its_streams_ok_and_opens_no_more(link: Lin
     await link.submit(session)
     both = [run_id, (await link.live(session)).run.run_id]
     filters = [{}, {"run_ids": both}, {"types": [EVENT.TYPE_SESSION_DELETED]}]
-    streams = [asyncio.create_task(collect(link.follow(session, **one))) for one in filters]
+    calls = [link.stream(session, **one) for one in filters]
+    begun = [await call.read() for call in calls]
     assert (await refused(link.delete(session))).reason == "SESSION_LIVE"
     await link.delete(session, force=True)
-    whole, _, last = await within(5, asyncio.gather(*streams))
+    ends = []
+    for call, first in zip(calls, begun, strict=True):
+        async with asyncio.timeout(5):
+            frames = [first, *[frame async for frame in rest(call)]]
+        ends.append([event for frame in frames for event in frame.batch.events])
+    whole, of_runs, last = ends
     assert dense(whole)[-1].HasField("session_deleted")
+    assert all(one.run_id in both for one in of_runs)
     assert [one.type for one in last] == [EVENT.TYPE_SESSION_DELETED]
     error = await refused(collect(link.follow(session)))
     assert (error.code, error.reason) == (grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")
@@ -497,3 +508,33 @@ async def test_the_client_resumes_over_restarts_of_the_server_without_a_gap(serv
                 seen.append(await anext(events))
         await events.aclose()
     assert [one.sequence for one in seen] == list(range(1, last + 1))
+
+
+async def test_a_reader_that_a_sweep_overtook_is_told_and_sees_no_gap(make_server):
+    server = make_server(sweep_delay_seconds=0, bookmark_seconds=3600).start()
+    session = unique("overtaken")
+    narrow = [("grpc.http2.bdp_probe", 0)]
+    async with Link(server.address, narrow) as link, Link(server.address) as writer:
+        await writer.create(session)
+        await asyncio.gather(*(update(writer, session, number) for number in range(8000)))
+        slow = link.stream(session)
+        read = list((await slow.read()).batch.events)
+        await writer.delete(session)
+        await until(lambda: not rows_of_events(server, session))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async with asyncio.timeout(10):
+                async for frame in rest(slow):
+                    read += frame.batch.events
+    dense(read)
+    assert len(read) < 8000
+    error = told(caught.value)
+    assert (error.code, error.reason) == (grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")
+
+
+def rows_of_events(server, session: str) -> int:
+    with closing(sqlite3.connect(f"file:{server.path}?mode=ro", uri=True)) as conn:
+        return conn.execute(
+            "SELECT count(*) FROM entries e JOIN sessions s ON e.id >> 32 = s.key"
+            " WHERE s.session_id = ?",
+            (session,),
+        ).fetchone()[0]

@@ -5,14 +5,13 @@ No timer runs here: what is due is decided by the next command, or by `settle`.
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from runlane.v1 import event_pb2, message_pb2
-
 from runlane_server.app.base import Limits, Services
 from runlane_server.app.service import App, Committed
 from runlane_server.app.views import Caller
-from runlane_server.core.model import Rules, SessionKey, SessionState
+from runlane_server.core.model import Rules, SessionKey, SessionState, SubmissionFailure
 from runlane_server.core.rows import EventType
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.codec import decode_group
@@ -57,7 +56,7 @@ class World:
         self.app: App
         self.services: Services
 
-    async def __aenter__(self) -> "World":
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -176,8 +175,6 @@ class World:
         key = SessionKey("default", session_id)
         rows = await self.store.list_submissions(key, [], None, 10_000, 0)
         assert rows is not None
-        from runlane_server.core.model import SubmissionFailure
-
         return {
             row.request_id: row.state.name
             + (f" {SubmissionFailure(row.failure).name}" if row.failure else "")

@@ -310,3 +310,9 @@ async def until(true: Callable[[], bool | Awaitable[bool]], limit: float = 20) -
             if await answer if isinstance(answer, Awaitable) else answer:
                 return
             await asyncio.sleep(0.02)
+
+
+async def rest(call: Any) -> AsyncIterator[Any]:
+    """Gives the frames of a call that was read from before."""
+    while (frame := await call.read()) is not grpc.aio.EOF:
+        yield frame

@@ -1,6 +1,7 @@
 """What all use cases share: the parts that they are made of, and small steps."""
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from typing import Any
 
 from runlane_server.app.views import Caller, Result, RunView, SessionView
@@ -38,7 +39,12 @@ class Limits:
 
 @dataclass(slots=True)
 class Services:
-    """The parts. `draining`: no new work is taken."""
+    """The parts.
+
+    Attributes:
+        draining: No new work is taken.
+        background: What goes on after the call that began it was cancelled.
+    """
 
     store: Store
     engine: Engine
@@ -50,6 +56,7 @@ class Services:
     rules: Rules
     limits: Limits
     draining: bool = False
+    background: set[asyncio.Task[Any]] = field(default_factory=set)
 
 
 class UseCase:

@@ -1,7 +1,9 @@
 """Use cases of executors: poll, drain, heartbeat, watch, commit, context, deltas."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from runlane_server.app.base import UseCase, request_of, run_view
 from runlane_server.app.control import external_token
@@ -19,6 +21,7 @@ from runlane_server.core.commands import (
     DrainAnswer,
     LeaseActivation,
     LeaseAnswer,
+    Release,
     Suspend,
 )
 from runlane_server.core.errors import Reason, Refused
@@ -34,10 +37,13 @@ from runlane_server.store.base import (
     InteractionRow,
     LeaseRenewal,
     MessageRow,
+    RequestKey,
     RequestRecord,
     ToolCallRow,
 )
-from runlane_server.store.errors import StoreUnavailable
+from runlane_server.store.errors import StoreError, StoreUnavailable
+
+T = TypeVar("T")
 
 FRAME_MESSAGES = 256
 FRAME_BYTES = 1024 * 1024
@@ -61,13 +67,9 @@ class Execution(UseCase):
         """
         services, namespace = self.services, caller.namespace
         request = request_of(caller, executor_id)
-        if request is not None:
-            record = await services.store.find_request(request)
-            if record is not None:
-                if record.hash != caller.request_hash:
-                    raise Refused(Reason.REQUEST_ID_REUSED, request_id=request.request_id)
-                answer = decode_answer(record.answer)
-                return await self._leased(namespace, answer, context_bytes_max, replayed=True)
+        known = await self._lease_known(caller, request, context_bytes_max)
+        if known is not None:
+            return known
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
         dispatch = services.dispatch
@@ -82,15 +84,17 @@ class Execution(UseCase):
                 waiting = dispatch.take(namespace, agents)
                 if waiting is not None:
                     command = LeaseActivation(waiting.activation_id, executor_id, lease_duration)
-                    result = await self._lease(caller, waiting, command, executor_id)
-                    if result is not None:
-                        return await self._leased(
-                            namespace, result.answer, context_bytes_max, replayed=result.replayed
-                        )
+                    view = await self._take(
+                        caller, waiting, command, executor_id, context_bytes_max
+                    )
+                    if view is not None:
+                        return view
                     continue
                 left = end - loop.time()
                 if left <= 0:
-                    return PollView()
+                    # An earlier call of the same request_id may have waited beside this one.
+                    known = await self._lease_known(caller, request, context_bytes_max)
+                    return known or PollView()
                 await dispatch.wait(namespace, agents, left)
         finally:
             executor.polling -= 1
@@ -127,7 +131,13 @@ class Execution(UseCase):
         key = SessionKey(caller.namespace, fence.session_id)
         await self._expect_session(key)
         renewal = LeaseRenewal(fence.activation_id, fence.epoch, lease_duration, 0)
-        state = await self.services.engine.renew(key, lambda state: _holds(state, fence), renewal)
+        try:
+            state = await self.services.engine.renew(
+                key, lambda state: _holds(state, fence), renewal
+            )
+        except Refused as refusal:
+            refusal.metadata["run_id"] = fence.run_id
+            raise
         return _control(state, renewal.expire_time)
 
     async def watch_activation(
@@ -141,11 +151,11 @@ class Execution(UseCase):
         last: ActivationControl | None = None
         try:
             while True:
-                slot = await services.engine.peek(key)
-                if slot.state is None or not _holds(slot.state, fence):
+                state, lease_expire_time = await services.engine.settled(key)
+                if state is None or not _holds(state, fence):
                     yield ActivationControl(ended=True)
                     return
-                control = _control(slot.state, slot.lease_expire_time)
+                control = _control(state, lease_expire_time)
                 if (
                     last is None
                     or control.cancel_requested != last.cancel_requested
@@ -185,12 +195,12 @@ class Execution(UseCase):
             delivered = await services.store.messages_by_number(key, answer.delivered)
         lost, control = False, self._control_after(answer)
         if replayed:
-            slot = await services.engine.peek(key)
-            lost = slot.state is None or not _holds(slot.state, fence)
+            state, lease_expire_time = await services.engine.settled(key)
+            lost = state is None or not _holds(state, fence)
             control = (
                 ActivationControl(ended=True)
-                if lost or slot.state is None
-                else _control(slot.state, slot.lease_expire_time)
+                if lost or state is None
+                else _control(state, lease_expire_time)
             )
         token = ""
         opened = command.outcome
@@ -206,8 +216,8 @@ class Execution(UseCase):
         """Gives frames of messages after a number, then the number of the last one."""
         services = self.services
         key = SessionKey(caller.namespace, fence.session_id)
-        state = await self._expect_fence(key, fence)
-        last, number = state.message_count, after
+        state, _ = await services.engine.settled(key)
+        last, number = _fenced(state, fence).message_count, after
         while number < last:
             rows = await services.store.messages(key, number + 1, last, FRAME_MESSAGES, FRAME_BYTES)
             if not rows:
@@ -227,6 +237,49 @@ class Execution(UseCase):
             # What a reader is told comes from the fence, not from the piece.
             delta.run_id, delta.activation_id = fence.run_id, fence.activation_id
         return self.services.bus.hub(key).take_deltas(current) if current else 0
+
+    async def _take(
+        self,
+        caller: Caller,
+        waiting: Waiting,
+        command: LeaseActivation,
+        executor_id: str,
+        context_bytes_max: int,
+    ) -> PollView | None:
+        """Leases; where the caller goes meanwhile, others get what it would have been given."""
+
+        async def take() -> PollView | None:
+            result = await self._lease(caller, waiting, command, executor_id)
+            if result is None:
+                return None
+            return await self._leased(
+                caller.namespace, result.answer, context_bytes_max, replayed=result.replayed
+            )
+
+        taking = self._in_background(take())
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            self._in_background(self._give_back(caller, taking))
+            raise
+
+    async def _give_back(self, caller: Caller, taking: "asyncio.Task[PollView | None]") -> None:
+        """Releases what was leased for a caller that has gone."""
+        # A failure to lease has put it back already; one to release leaves it to its lease.
+        with suppress(Refused, StoreError):
+            view = await taking
+            if view is not None and view.leased is not None and not view.replayed:
+                fence = view.leased.fence
+                key = SessionKey(caller.namespace, fence.session_id)
+                command = CommitRun(fence, [], Release("the poll was cancelled"))
+                await self.services.engine.execute(plan(key, command, "server"))
+
+    def _in_background(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Begins work that goes on whatever becomes of the call."""
+        task = asyncio.create_task(work)
+        self.services.background.add(task)
+        task.add_done_callback(self.services.background.discard)
+        return task
 
     async def _lease(
         self, caller: Caller, waiting: Waiting, command: LeaseActivation, executor_id: str
@@ -253,6 +306,17 @@ class Execution(UseCase):
             self.services.dispatch.put_back(waiting)
         return Result(answer, replayed)
 
+    async def _lease_known(
+        self, caller: Caller, request: RequestKey | None, context_bytes_max: int
+    ) -> PollView | None:
+        """Returns what an earlier call of the same request_id has leased."""
+        if request is None:
+            return None
+        answer = await self.services.engine.answered(request, caller.request_hash)
+        if answer is None:
+            return None
+        return await self._leased(caller.namespace, answer, context_bytes_max, replayed=True)
+
     async def _leased(
         self, namespace: str, answer: object, context_bytes_max: int, *, replayed: bool
     ) -> PollView:
@@ -261,17 +325,16 @@ class Execution(UseCase):
         services, fence = self.services, answer.fence
         key = SessionKey(namespace, fence.session_id)
         row = await services.store.run(namespace, fence.run_id)
-        slot = await services.engine.peek(key)
-        state = slot.state
+        state, lease_expire_time = await services.engine.settled(key)
         lost = row is None or state is None or not _holds(state, fence)
         if row is None:
-            raise Refused(Reason.RUN_NOT_FOUND, run_id=fence.run_id)
+            raise Refused(Reason.RUN_NOT_FOUND)
         control = ActivationControl(ended=True)
         context, reserved = None, 0
         calls: list[ToolCallRow] = []
         answered: list[InteractionRow] = []
         if state is not None and state.run is not None and not lost:
-            control = _control(state, slot.lease_expire_time)
+            control = _control(state, lease_expire_time)
             reserved, step = state.run.reserved_step, state.run.steps_committed
             context = await self._small_context(key, state.message_count, context_bytes_max)
             if state.run.calls:
@@ -293,17 +356,17 @@ class Execution(UseCase):
             return None
         return rows
 
-    async def _expect_session(self, key: SessionKey) -> SessionState:
-        slot = await self.services.engine.peek(key)
-        if slot.state is None or slot.state.deleted:
-            raise Refused(Reason.RUN_NOT_FOUND)
-        return slot.state
+    async def _expect_session(self, key: SessionKey) -> None:
+        state = (await self.services.engine.peek(key)).state
+        if state is None or state.deleted:
+            _present((await self.services.engine.settled(key))[0])
 
     async def _expect_fence(self, key: SessionKey, fence: Fence) -> SessionState:
-        state = await self._expect_session(key)
-        if not _holds(state, fence):
-            raise Refused(Reason.STALE_ACTIVATION, run_id=fence.run_id)
-        return state
+        """Returns the newest decided state; a refusal stands on what is on disk."""
+        state = (await self.services.engine.peek(key)).state
+        if state is None or not _holds(state, fence):
+            state, _ = await self.services.engine.settled(key)
+        return _fenced(state, fence)
 
     def _control_after(self, answer: CommitAnswer) -> ActivationControl:
         if not answer.lease_expire_time:
@@ -315,6 +378,19 @@ class Execution(UseCase):
             answer.run.pause_requested,
             answer.lease_expire_time,
         )
+
+
+def _present(state: SessionState | None) -> SessionState:
+    if state is None or state.deleted:
+        raise Refused(Reason.RUN_NOT_FOUND)
+    return state
+
+
+def _fenced(state: SessionState | None, fence: Fence) -> SessionState:
+    present = _present(state)
+    if not _holds(present, fence):
+        raise Refused(Reason.STALE_ACTIVATION, run_id=fence.run_id)
+    return present
 
 
 def _holds(state: SessionState, fence: Fence) -> bool:

@@ -1,9 +1,14 @@
 """Use cases on input: submit, withdraw, interrupt, fork."""
 
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
 from runlane_server.app.base import UseCase, check_session, request_of, run_view
 from runlane_server.app.views import Caller, ForkRequest, Result, SessionView
 from runlane_server.app.waiting import wait_for_end
 from runlane_server.core.commands import (
+    Answer,
     ForkAnswer,
     ForkSession,
     InterruptRun,
@@ -49,10 +54,8 @@ class Inputs(UseCase):
         if not found:
             raise Refused(Reason.SUBMISSION_NOT_FOUND)
         key = SessionKey(caller.namespace, found)
-        try:
+        with suppress(NotPending):
             return await self._command(caller, key, WithdrawSubmission(submission_id))
-        except NotPending:
-            pass
         row = await store.submission(caller.namespace, submission_id)
         if row is None or row.session_id != found:
             raise Refused(Reason.SUBMISSION_NOT_FOUND)
@@ -69,9 +72,11 @@ class Inputs(UseCase):
             row.state,
             row.create_time,
             row.settle_time,
+            request_id=row.request_id,
         )
-        sequence = await store.last_sequence(key) or 0
-        return Result(SubmitAnswer(sequence, facts), replayed=False)
+        return await self._unchanged(
+            caller, key, Reason.SUBMISSION_NOT_FOUND, lambda sequence: SubmitAnswer(sequence, facts)
+        )
 
     async def interrupt(
         self, caller: Caller, session_id: str, run_id: str, reason: str, wait: float
@@ -82,9 +87,12 @@ class Inputs(UseCase):
             result = await self._command(caller, key, InterruptRun(run_id, reason))
         except NotLive:
             row = await self._run(caller.namespace, run_id, session_id)
-            sequence = await self.services.store.last_sequence(key) or 0
-            facts = run_view(row).facts
-            return Result(RunAnswer(sequence, facts), replayed=False), facts
+            if row.phase is not Phase.TERMINAL:  # it was reserved, and its turn has come since
+                return await self.interrupt(caller, session_id, run_id, reason, wait)
+            ended = run_view(row).facts
+            result = await self._unchanged(
+                caller, key, Reason.RUN_NOT_FOUND, lambda sequence: RunAnswer(sequence, ended)
+            )
         facts = result.answer.run
         if facts.phase is not Phase.TERMINAL and wait > 0:
             row_now = await wait_for_end(self.services, key, facts.run_id, wait)
@@ -134,6 +142,20 @@ class Inputs(UseCase):
             record = row.record
         view = SessionView(answer.session, record, answer.source_session_id, answer.source_run_id)
         return result, view
+
+    async def _unchanged(
+        self, caller: Caller, key: SessionKey, gone: Reason, answer: Callable[[int], Answer]
+    ) -> Result[Any]:
+        """Answers of what never changes again, and records it; `gone`: the session is deleted."""
+
+        def decide(states: list[SessionState | None], _: list[Context]) -> tuple[Decision]:
+            state = states[0]
+            if state is None or state.deleted:
+                raise Refused(gone)
+            return (Decision(None, answer(state.sequence)),)
+
+        request = request_of(caller, key.session_id)
+        return await self._execute(Plan((key,), decide, caller.actor, request, caller.request_hash))
 
     def _record_of_fork(self, asked: ForkRequest, source: SessionRecord | None) -> SessionRecord:
         old = source or SessionRecord()

@@ -87,6 +87,8 @@ class App(Sessions, Inputs, Control, Execution, Queries, Streams):
             self._tidying.cancel()
             await asyncio.gather(self._tidying, return_exceptions=True)
         self.services.bus.close()
+        while self.services.background:
+            await asyncio.wait(self.services.background)
         await self.services.engine.flush()
 
     def server_info(self) -> ServerInfoView:

@@ -114,16 +114,18 @@ class Streams(UseCase):
             page = await read_page(self, key, None, cursor)
             if not page.events:
                 break
-            messages = await self._messages(key, page.events) if include_messages else {}
-            for sequence, event in page.events:
-                if matches(event, run_ids, types):
-                    pair = (event.data, messages.get(event.message_number))
-                    length = len(pair[0]) + len(pair[1] or b"")
-                    if wanted and (len(wanted) == limit or size + length > LIST_BYTES):
-                        return wanted, cursor
-                    wanted.append(pair)
-                    size += length
-                cursor = sequence
+            events = [one for one in page.events if matches(one[1], run_ids, types)]
+            cursor = page.through
+            messages: dict[int, bytes] = {}
+            if include_messages:
+                messages, events, cursor = await self._messages(key, events, cursor)
+            for sequence, event in events:
+                pair = (event.data, messages.get(event.message_number))
+                length = len(pair[0]) + len(pair[1] or b"")
+                if wanted and (len(wanted) == limit or size + length > LIST_BYTES):
+                    return wanted, sequence - 1
+                wanted.append(pair)
+                size += length
         return wanted, None
 
     async def stream_messages(
@@ -175,15 +177,22 @@ class Streams(UseCase):
             services.bus.unsubscribe(subscription)
 
     async def _messages(
-        self, key: SessionKey, events: Sequence[tuple[int, StoredEvent]]
-    ) -> dict[int, bytes]:
+        self, key: SessionKey, events: list[tuple[int, StoredEvent]], through: int
+    ) -> tuple[dict[int, bytes], list[tuple[int, StoredEvent]], int]:
+        """Reads messages of events up to a size; also the events before the next, and their end."""
         numbers = [event.message_number for _, event in events if event.message_number]
-        found: dict[int, bytes] = {}
-        for start in range(0, len(numbers), BATCH_EVENTS):
-            part = numbers[start : start + BATCH_EVENTS]
-            for row in await self.services.store.messages_by_number(key, part):
-                found[row.number] = row.data
-        return found
+        if not numbers:
+            return {}, events, through
+        rows = await self.services.store.messages(
+            key, numbers[0], numbers[-1], BATCH_EVENTS, BATCH_BYTES
+        )
+        found = {row.number: row.data for row in rows}
+        # Where there is none at all, the session is deleted: the events tell so.
+        newest = rows[-1].number if rows else numbers[-1]
+        for index, (sequence, event) in enumerate(events):
+            if event.message_number > newest:
+                return found, events[:index], sequence - 1
+        return found, events, through
 
 
 async def read_page(case: UseCase, key: SessionKey, hub: Hub | None, after: int) -> EventPage:
@@ -194,6 +203,8 @@ async def read_page(case: UseCase, key: SessionKey, hub: Hub | None, after: int)
     events: list[tuple[int, StoredEvent]] = []
     through = after
     for group in groups:
+        if group.first > through + 1:  # what lies between was swept: the session is deleted
+            raise Refused(Reason.SESSION_NOT_FOUND)
         for sequence, event in enumerate(decode_group(group.data), group.first):
             if sequence > after:
                 events.append((sequence, event))
@@ -225,12 +236,15 @@ class _Reader:
         await self._start()
         hub = subscription.hub
         while True:
+            version = hub.version
             frames, through, ended = await self._next(hub)
             for frame in frames:
                 yield frame
             if through > self.cursor:
                 self.cursor = through
             else:
+                if version == hub.version and hub.newest > self.cursor:
+                    raise Refused(Reason.SESSION_NOT_FOUND)  # deleted, and swept already
                 async for frame in self._idle(subscription):
                     yield frame
                 if ended or not self.query.follow:
@@ -265,7 +279,7 @@ class _Reader:
             return
         reserved = await store.submission_of_reserved_run(namespace, run_id)
         if reserved is None or reserved.session_id != self.key.session_id:
-            raise Refused(Reason.RUN_NOT_FOUND, run_id=run_id)
+            raise Refused(Reason.RUN_NOT_FOUND)
         if reserved.settle_time:
             self.open_runs.discard(run_id)
 
@@ -275,8 +289,8 @@ class _Reader:
         plain = not (query.run_ids or query.types or self.bare)
         if not plain:
             page = await read_page(self.streams, self.key, hub, self.cursor)
-            ended = self._note_ends(page)
-            return await self._encode(page, wanted=self._wanted), page.through, ended
+            frames, through = await self._encode(page, wanted=self._wanted)
+            return frames, through, self._note_ends(page, through)
         name = (self.cursor, query.include_messages)
         frames, through, ended = await hub.page(name, lambda: self._plain_page(hub))
         if through == self.cursor:
@@ -285,18 +299,24 @@ class _Reader:
 
     async def _plain_page(self, hub: Hub) -> tuple[list[bytes], int, bool]:
         page = await read_page(self.streams, self.key, hub, self.cursor)
-        ended = any(event.type == EventType.SESSION_DELETED for _, event in page.events)
-        return await self._encode(page, wanted=None), page.through, ended
+        frames, through = await self._encode(page, wanted=None)
+        ended = through == page.through and any(
+            event.type == EventType.SESSION_DELETED for _, event in page.events
+        )
+        return frames, through, ended
 
     async def _encode(
         self, page: EventPage, wanted: Callable[[StoredEvent], bool] | None
-    ) -> list[bytes]:
-        events = page.events
+    ) -> tuple[list[bytes], int]:
+        """Returns frames and what they cover: not the whole page where messages are large."""
+        events, through = page.events, page.through
         if wanted is not None:
             events = [one for one in events if wanted(one[1])]
         messages: dict[int, bytes] = {}
         if self.query.include_messages:
-            messages = await self.streams._messages(self.key, events)  # noqa: SLF001 - same module
+            messages, events, through = await self.streams._messages(  # noqa: SLF001 - same module
+                self.key, events, through
+            )
         frames: list[bytes] = []
         batch: list[Pair] = []
         size = 0
@@ -310,16 +330,18 @@ class _Reader:
             size += length
         if batch:
             frames.append(self.frame(batch))
-        return frames
+        return frames, through
 
     def _wanted(self, event: StoredEvent) -> bool:
         if not matches(event, self.query.run_ids, self.query.types):
             return False
         return not self.bare or event.run_sequence > self.after_run_sequence
 
-    def _note_ends(self, page: EventPage) -> bool:
+    def _note_ends(self, page: EventPage, through: int) -> bool:
         """Notes the ends of the runs that the filter names; True: nothing more will come."""
-        for _, event in page.events:
+        for sequence, event in page.events:
+            if sequence > through:
+                break
             if event.type == EventType.SESSION_DELETED:
                 return True
             # A reserved run whose input has another end will never be.

@@ -27,9 +27,9 @@ class Upkeep(UseCase):
         if alarm.backoff:
             services.dispatch.backed_off(alarm.activation_id)
             return None
-        slot = await services.engine.peek(alarm.key)
-        await services.engine.flush()
-        run = slot.state.run if slot.state is not None else None
+        # Where the write fails the alarm fires again: one attempt is enough.
+        state, lease_expire_time = await services.engine.settled(alarm.key, attempts=1)
+        run = state.run if state is not None else None
         if run is None:
             return None
         if alarm.kind is not None:
@@ -40,7 +40,7 @@ class Upkeep(UseCase):
         if activation.state is not ActivationState.LEASED:
             return None
         # Renewed since: heartbeats set no alarm of their own.
-        return slot.lease_expire_time
+        return lease_expire_time
 
     async def forget_requests(self) -> None:
         """Removes request records that are kept no longer, now and then, for ever."""

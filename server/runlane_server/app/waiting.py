@@ -38,6 +38,7 @@ async def wait_for_end(
             if services.draining or over:
                 return row
             await subscription.moved()
+            subscription.take_tick()
     finally:
         timer.cancel()
         services.bus.unsubscribe(subscription)

@@ -100,6 +100,9 @@ async def _answer(
         raise NotDone(f"{problems} of the runs did not complete")
 
 
+_NOTHING_RUNS = "nothing runs; Ctrl-D leaves"
+
+
 class _Lines:
     """The lines of stdin.
 
@@ -233,7 +236,7 @@ class _Conversation:
 
     def _on_interrupt(self) -> None:
         if self._run_id is None:
-            self._note("nothing runs; Ctrl-D leaves")
+            self._note(_NOTHING_RUNS)
         elif self._interrupting is None or self._interrupting.done():
             self._interrupting = asyncio.create_task(self._interrupt(self._run_id))
         else:
@@ -242,9 +245,15 @@ class _Conversation:
 
     async def _interrupt(self, run_id: str) -> None:
         try:
-            await self._client.interrupt(run_id=run_id, reason="interrupted at the terminal")
+            asked = await self._client.interrupt(
+                run_id=run_id, reason="interrupted at the terminal"
+            )
         except RunlaneError as error:
             self._note(str(error))
+        else:
+            # It had ended, and the event of that is still on its way here.
+            if asked.settled and asked.run.stop_reason is not runlane.StopReason.CANCELLED:
+                self._note(_NOTHING_RUNS)
 
     async def _type(self) -> None:
         while (text := await self._lines.next()) is not None:

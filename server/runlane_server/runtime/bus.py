@@ -104,6 +104,11 @@ class Hub:
         self._group_bytes = 0
         self._generation = 0
 
+    @property
+    def newest(self) -> int:
+        """The sequence of the newest event that is held here; 0 where there is none."""
+        return self.groups[-1].last if self.groups else 0
+
     def publish(self, group: EventGroup) -> None:
         """Takes a committed group and wakes all readers."""
         groups = self.groups

@@ -103,8 +103,8 @@ class Dispatch:
     def take(self, namespace: str, agents: Sequence[str]) -> Waiting | None:
         """Takes the activation that has waited longest out of the index."""
         oldest: Waiting | None = None
-        for agent in agents:
-            lane = self._lanes.get((namespace, agent))
+        lanes = [self._lanes.get((namespace, agent)) for agent in agents]
+        for lane in lanes:
             if lane is not None and lane.queued:
                 first = next(iter(lane.queued.values()))
                 if oldest is None or first.queue_time < oldest.queue_time:
@@ -112,6 +112,8 @@ class Dispatch:
         if oldest is not None:
             self._where.pop(oldest.activation_id, None)
             self._lanes[namespace, oldest.agent].queued.pop(oldest.activation_id)
+            # The caller may have been woken for another one than the oldest.
+            self._wake_others([lane for lane in lanes if lane is not None])
         return oldest
 
     def backed_off(self, activation_id: str) -> None:

@@ -7,6 +7,7 @@ deciding and queueing: that alone gives order in a session.
 """
 
 import asyncio
+import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -17,19 +18,15 @@ import structlog
 
 from runlane_server.core.commands import Answer
 from runlane_server.core.context import Context, Decision
-from runlane_server.core.draft import NewId
+from runlane_server.core.drafting import NewId
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.machine import decide, decide_due
 from runlane_server.core.model import Rules, SessionKey, SessionState
 from runlane_server.core.rows import MessageAppended, Row, RunInserted, SubmissionInserted
 from runlane_server.runtime.codec import Codec, StoredEvent, encode_group
 from runlane_server.runtime.committer import Committer
-from runlane_server.runtime.records import (
-    decode_answer,
-    decode_state,
-    encode_answer,
-    encode_state,
-)
+from runlane_server.runtime.records import decode_answer, encode_answer, encode_state
+from runlane_server.runtime.slots import Slot, Slots
 from runlane_server.store.base import (
     Committed,
     CommitUnit,
@@ -46,9 +43,6 @@ from runlane_server.store.base import (
     Write,
 )
 from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
-
-SLOT_BYTES = 1024
-"""What a slot takes beside its state, roughly."""
 
 ATTEMPTS = 50
 """Decisions that one command may take; beyond it something is wrong."""
@@ -105,39 +99,10 @@ def plan(
     )
 
 
-class Slot:
-    """The hot state of a session: the newest decided, and whether it still stands."""
-
-    __slots__ = (
-        "key",
-        "last_write",
-        "lease_confirmed",
-        "lease_expire_time",
-        "pending",
-        "size",
-        "state",
-        "token",
-        "valid",
-    )
-
-    def __init__(
-        self, key: SessionKey, state: SessionState | None, token: bytes | None, lease: int
-    ) -> None:
-        self.key = key
-        self.state = state
-        self.token = token
-        self.lease_expire_time = lease
-        self.lease_confirmed = True
-        self.pending = 0
-        self.size = SLOT_BYTES
-        self.valid = True
-        self.last_write: _Entry | None = None
-
-
 class _Entry:
     """A write on its way: what it was decided on, and who waits for it."""
 
-    __slots__ = ("answer", "flight", "on_done", "slots", "waiters", "write")
+    __slots__ = ("answer", "flight", "on_done", "resolved", "slots", "waiters", "write")
 
     def __init__(
         self, write: Write, slots: list[Slot], on_done: Callable[["_Entry", Outcome], None]
@@ -147,6 +112,7 @@ class _Entry:
         self.on_done = on_done
         self.flight: _Flight | None = None
         self.answer: Answer | None = None
+        self.resolved: Outcome | None = None
         self.waiters: list[asyncio.Future[Outcome]] = []
 
     def alive(self) -> bool:
@@ -155,6 +121,7 @@ class _Entry:
 
     def resolve(self, outcome: Outcome) -> None:
         """Tells the engine, then all that wait."""
+        self.resolved = outcome
         self.on_done(self, outcome)
         for future in self.waiters:
             if not future.done():
@@ -162,6 +129,8 @@ class _Entry:
 
     async def outcome(self) -> Outcome:
         """Waits for the outcome with a future of its own: a cancelled caller harms nobody."""
+        if self.resolved is not None:  # what it stands on fell while it was queued
+            return self.resolved
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.waiters.append(future)
         return await future
@@ -213,12 +182,8 @@ class Engine:
         self.rules = rules
         self._new_id = new_id
         self._observer = observer
-        self._slots_max = slots_max
-        self._bytes_max = slots_bytes_max
-        self._bytes = 0
         self._answers_max = answers_max
-        self._slots: OrderedDict[SessionKey, Slot] = OrderedDict()
-        self._loads: dict[SessionKey, asyncio.Task[Slot]] = {}
+        self._slots = Slots(store.load, slots_max, slots_bytes_max)
         self._flights: dict[RequestKey, _Flight] = {}
         self._answers: OrderedDict[RequestKey, tuple[bytes, Answer]] = OrderedDict()
         self._committer: Committer[_Entry] = Committer(
@@ -244,15 +209,9 @@ class Engine:
         request = command.request
         if request is None:
             return await self._attempt(command, None)
-        while (flight := self._flights.get(request)) is not None:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            flight.waiters.append(future)
-            await future
-            if flight.answer is not None:
-                return self._replay(command, flight.hash, flight.answer)
-        recent = self._answers.get(request)
-        if recent is not None:
-            return self._replay(command, *recent)
+        known = await self._known(request, command.hash)
+        if known is not None:
+            return known, True
         flight = self._flights[request] = _Flight(command.hash)
         try:
             return await self._attempt(command, flight)
@@ -270,7 +229,7 @@ class Engine:
             Refused: STALE_ACTIVATION where `holds` says no of the state, or the store does.
         """
         for _ in range(ATTEMPTS):
-            slot = await self._slot(key)
+            slot = await self._slots.take(key)
             await self._committer.room()
             if not slot.valid:
                 continue
@@ -285,6 +244,8 @@ class Engine:
             slot.lease_expire_time, slot.lease_confirmed = renewal.expire_time, True
             outcome = await self._enqueue(renewal, [slot]).outcome()
             self._raise_failed(outcome)
+            if not slot.valid:  # what `state` stands on fell, whatever became of the lease
+                continue
             if isinstance(outcome, Committed):
                 return state
             raise Refused(Reason.STALE_ACTIVATION)
@@ -297,15 +258,38 @@ class Engine:
 
     async def peek(self, key: SessionKey) -> Slot:
         """Returns the slot of a session, newest decided state and all, due ones settled."""
-        slot = await self._slot(key)
+        slot = await self._slots.take(key)
         self._settle_due(slot, self.clock.now())
         return slot
+
+    async def settled(
+        self, key: SessionKey, attempts: int = ATTEMPTS
+    ) -> tuple[SessionState | None, int]:
+        """Returns the state of a session and the end of its lease, as they are on disk.
+
+        What is due is settled before. Where a write fails it is tried again.
+        """
+        for _ in range(attempts):
+            slot = await self.peek(key)
+            state, lease_expire_time = slot.state, slot.lease_expire_time
+            if await self._on_disk([slot]):
+                return state, lease_expire_time
+        raise StoreUnavailable("a session could not be settled: a write of it failed")
+
+    async def answered(self, request: RequestKey, request_hash: bytes) -> Answer | None:
+        """Returns the answer that a request_id has got, waiting for a call in flight.
+
+        Raises:
+            Refused: The request_id was used with another request.
+        """
+        known = await self._known(request, request_hash)
+        return known if known is not None else await self._stored(request, request_hash)
 
     # --- deciding ----------------------------------------------------------
 
     async def _attempt(self, command: Plan, flight: _Flight | None) -> tuple[Answer, bool]:
         for _ in range(ATTEMPTS):
-            slots = [await self._slot(key) for key in command.keys]
+            slots = [await self._slots.take(key) for key in command.keys]
             await self._committer.room()
             if not all(slot.valid for slot in slots):
                 continue
@@ -314,9 +298,9 @@ class Engine:
             except Refused:
                 if not await self._on_disk(slots):
                     continue
-                stored = await self._stored(command)
+                stored = await self._stored(command.request, command.hash)
                 if stored is not None:
-                    return stored
+                    return stored, True
                 raise
             answer = next(one.answer for one in reversed(decisions) if one.answer is not None)
             written = any(one.state is not None for one in decisions)
@@ -325,17 +309,11 @@ class Engine:
                     return answer, False
                 continue
             unit = self._unit(command, slots, decisions, answer)
-            entry = self._enqueue(unit, slots)
-            if flight is not None:
-                entry.flight, entry.answer = flight, answer
-                flight.in_air = True
-            outcome = await entry.outcome()
+            outcome = await self._enqueue(unit, slots, flight, answer).outcome()
             if isinstance(outcome, Committed):
                 return answer, False
             if isinstance(outcome, Duplicate):
-                return self._replay(
-                    command, outcome.record.hash, decode_answer(outcome.record.answer)
-                )
+                return _replay_of(outcome.record, command.hash), True
             self._raise_failed(outcome)
         raise StoreUnavailable("a command could not be decided: its session changed all the time")
 
@@ -433,10 +411,7 @@ class Engine:
         )
         slot.state = state
         slot.token = token
-        if slot.valid:
-            size = SLOT_BYTES + len(commit.state)
-            self._bytes += size - slot.size
-            slot.size = size
+        self._slots.resize(slot, len(commit.state))
         if decision.lease_expire_time is not None:
             slot.lease_expire_time = decision.lease_expire_time
             slot.lease_confirmed = decision.lease_confirmed
@@ -444,10 +419,18 @@ class Engine:
 
     # --- outcomes ----------------------------------------------------------
 
-    def _enqueue(self, write: Write, slots: list[Slot]) -> _Entry:
+    def _enqueue(
+        self,
+        write: Write,
+        slots: list[Slot],
+        flight: _Flight | None = None,
+        answer: Answer | None = None,
+    ) -> _Entry:
         entry = _Entry(write, slots, self._done)
+        if flight is not None:
+            entry.flight, entry.answer = flight, answer
+            flight.in_air = True
         for slot in slots:
-            slot.pending += 1
             slot.last_write = entry
         self._committer.enqueue(entry)
         return entry
@@ -455,13 +438,12 @@ class Engine:
     def _done(self, entry: _Entry, outcome: Outcome) -> None:
         committed = isinstance(outcome, Committed)
         for slot in entry.slots:
-            slot.pending -= 1
             if slot.last_write is entry:
                 slot.last_write = None
             # A renewal that lost its lease tells nothing of the state.
             lost = not committed and not isinstance(entry.write, LeaseRenewal)
             if lost or isinstance(outcome, Unavailable):
-                self._drop(slot)
+                self._slots.drop(slot)
         write = entry.write
         if isinstance(write, CommitUnit):
             if committed:
@@ -479,7 +461,9 @@ class Engine:
         flight.in_air = False
         if isinstance(outcome, Duplicate):
             record = outcome.record
-            flight.answer, flight.hash = decode_answer(record.answer), record.hash
+            flight.hash = record.hash
+            with contextlib.suppress(StoreCorrupt):  # the call itself is told
+                flight.answer = decode_answer(record.answer)
         elif isinstance(outcome, Committed):
             flight.answer = entry.answer
         if flight.answer is not None:
@@ -497,20 +481,21 @@ class Engine:
             del self._flights[key]
         flight.land()
 
-    def _replay(self, command: Plan, known_hash: bytes, answer: Answer) -> tuple[Answer, bool]:
-        if known_hash != command.hash:
-            request_id = command.request.request_id if command.request else ""
-            raise Refused(Reason.REQUEST_ID_REUSED, request_id=request_id)
-        return answer, True
+    async def _known(self, request: RequestKey, request_hash: bytes) -> Answer | None:
+        """Looks a request_id up among calls in flight, which it waits for, and recent answers."""
+        while (flight := self._flights.get(request)) is not None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            flight.waiters.append(future)
+            await future
+            if flight.answer is not None:
+                return _replay(request, request_hash, flight.hash, flight.answer)
+        recent = self._answers.get(request)
+        return _replay(request, request_hash, *recent) if recent is not None else None
 
-    async def _stored(self, command: Plan) -> tuple[Answer, bool] | None:
-        """Looks a request_id up before an error is given."""
-        if command.request is None:
-            return None
-        record = await self._store.find_request(command.request)
-        if record is None:
-            return None
-        return self._replay(command, record.hash, decode_answer(record.answer))
+    async def _stored(self, request: RequestKey | None, request_hash: bytes) -> Answer | None:
+        """Looks a request_id up in the store."""
+        record = await self._store.find_request(request) if request is not None else None
+        return _replay_of(record, request_hash) if record is not None else None
 
     async def _on_disk(self, slots: list[Slot]) -> bool:
         """Waits for what a decision that writes nothing stands on; False: it failed."""
@@ -525,48 +510,12 @@ class Engine:
         if isinstance(outcome, Rejected):
             raise StoreCorrupt(f"the store refused a row: {outcome.detail}")
 
-    # --- slots -------------------------------------------------------------
 
-    async def _slot(self, key: SessionKey) -> Slot:
-        slot = self._slots.get(key)
-        if slot is not None:
-            self._slots.move_to_end(key)
-            return slot
-        load = self._loads.get(key)
-        if load is None:
-            load = asyncio.get_running_loop().create_task(self._load(key))
-            self._loads[key] = load
-            load.add_done_callback(lambda _: self._loads.pop(key, None))
-        # The load is everybody's: one caller's cancellation does not end it.
-        return await asyncio.shield(load)
+def _replay(request: RequestKey, request_hash: bytes, known_hash: bytes, answer: Answer) -> Answer:
+    if request_hash != known_hash:
+        raise Refused(Reason.REQUEST_ID_REUSED, request_id=request.request_id)
+    return answer
 
-    async def _load(self, key: SessionKey) -> Slot:
-        loaded = await self._store.load(key)
-        if loaded is None:
-            slot = Slot(key, None, None, 0)
-        else:
-            state = decode_state(loaded.state)
-            slot = Slot(key, state, loaded.token, loaded.lease_expire_time)
-            slot.lease_confirmed = loaded.lease_confirmed
-            slot.size += len(loaded.state)
-        self._slots[key] = slot
-        self._bytes += slot.size
-        self._evict()
-        return slot
 
-    def _drop(self, slot: Slot) -> None:
-        slot.valid = False
-        if self._slots.get(slot.key) is slot:
-            del self._slots[slot.key]
-            self._bytes -= slot.size
-
-    def _evict(self) -> None:
-        """Forgets the slots that were used longest ago; never one with a write on its way."""
-        for _ in range(len(self._slots)):
-            if len(self._slots) <= self._slots_max and self._bytes <= self._bytes_max:
-                return
-            key, slot = next(iter(self._slots.items()))
-            if slot.pending:
-                self._slots.move_to_end(key)
-            else:
-                self._drop(slot)
+def _replay_of(record: RequestRecord, request_hash: bytes) -> Answer:
+    return _replay(record.key, request_hash, record.hash, decode_answer(record.answer))

@@ -27,6 +27,10 @@ _NAMESPACE = "runlane-namespace"
 _CLIENT = "runlane-client"
 _DEFAULT_NAMESPACE = "default"
 _CLIENT_NAME = re.compile(r"[ -~]{1,64}")
+# An executor may still commit what it has, and give back what it cannot finish.
+_OPEN_WHILE_DRAINING = frozenset(
+    {"GetServerInfo", "Commit", "Heartbeat", "DrainExecutor", "StreamModelContext"}
+)
 _MARGIN_SECONDS = 0.5
 _MARGIN_SHARE = 0.1
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
@@ -88,13 +92,13 @@ class Door:
 
 
 def service_handler(
-    service: ServiceDescriptor, servicer: object, door: Door, *, open_while_draining: bool = False
+    service: ServiceDescriptor, servicer: object, door: Door
 ) -> grpc.GenericRpcHandler:
     """Binds each method of a service to the servicer's method of that name in snake case."""
     handlers: dict[str, Any] = {}
     for method in service.methods:
         handler = getattr(servicer, _WORD.sub("_", method.name).lower())
-        entry = _Entry(method, door, open_while_draining=open_while_draining)
+        entry = _Entry(method, door)
         if method.client_streaming:
             handlers[method.name] = grpc.stream_unary_rpc_method_handler(
                 _stream_unary(entry, handler)
@@ -115,9 +119,9 @@ class _Entry:
 
     __slots__ = ("_door", "_open", "_parse", "_request", "enter", "leave", "name")
 
-    def __init__(self, method: MethodDescriptor, door: Door, *, open_while_draining: bool) -> None:
+    def __init__(self, method: MethodDescriptor, door: Door) -> None:
         self._door = door
-        self._open = open_while_draining
+        self._open = method.name in _OPEN_WHILE_DRAINING
         self._request = method.input_type.name
         self._parse = GetMessageClass(method.input_type).FromString
         self.enter = door.enter

@@ -7,7 +7,7 @@ given for, a checksum and the cursor.
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from google.protobuf.message import Message
@@ -32,9 +32,11 @@ Shown = TypeVar("Shown", bound=Message)
 
 _encoder = msgspec.msgpack.Encoder()
 _NAME = msgspec.msgpack.Decoder(str)
-_NUMBER = msgspec.msgpack.Decoder(int)
-_PLACE = msgspec.msgpack.Decoder(tuple[int, str])
-_PAIR = msgspec.msgpack.Decoder(tuple[int, int])
+# Whoever makes a token of their own gets no further than those who are given one.
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_NUMBER = msgspec.msgpack.Decoder(_Number)
+_PLACE = msgspec.msgpack.Decoder(tuple[_Number, str])
+_PAIR = msgspec.msgpack.Decoder(tuple[_Number, _Number])
 
 
 def page_limit(page_size: int) -> int:

@@ -15,10 +15,26 @@ _SERVICE = "ServerReflection"
 REFLECTION_SERVICES = (f"{_ALPHA}.{_SERVICE}", f"{_STABLE}.{_SERVICE}")
 
 
+class _Reflection(ReflectionServicer):  # type: ignore[misc] # it publishes no types
+    """Also finds methods by their full names, which the pool knows by their service alone."""
+
+    def _file_containing_symbol(
+        self, request: reflection_pb2.ServerReflectionRequest, fully_qualified_name: str
+    ) -> reflection_pb2.ServerReflectionResponse:
+        try:
+            self._pool.FindFileContainingSymbol(fully_qualified_name)
+        except KeyError:
+            fully_qualified_name = fully_qualified_name.rpartition(".")[0]
+        found: reflection_pb2.ServerReflectionResponse = super()._file_containing_symbol(
+            request, fully_qualified_name
+        )
+        return found
+
+
 def add_reflection(server: grpc.aio.Server, names: Sequence[str]) -> None:
     """Serves reflection of the named services."""
     _describe_stable()
-    servicer = ReflectionServicer(names)
+    servicer = _Reflection(names)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
     method = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,

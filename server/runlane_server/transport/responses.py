@@ -84,7 +84,7 @@ def settled_submission(facts: SubmissionFacts, request_id: str) -> submission_pb
         failure_reason=facts.failure or 0,  # type: ignore[arg-type]
         content_truncated=True,
         message_number=facts.message_number,
-        request_id=request_id,
+        request_id=facts.request_id or request_id,
         create_time=timestamp(facts.create_time),
         settle_time=timestamp(facts.settle_time),
     )

@@ -1,7 +1,7 @@
 """The gRPC server: what it listens on, what it serves, and how it stops."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +20,12 @@ from runlane_server.transport.admin import AdminServicer
 from runlane_server.transport.binding import Door, service_handler
 from runlane_server.transport.executor import ExecutorServicer
 from runlane_server.transport.history import HistoryServicer
+from runlane_server.transport.limits import RECEIVE_BYTES_MAX, SEND_BYTES_MAX
 from runlane_server.transport.port import AppPort
 from runlane_server.transport.reflection import REFLECTION_SERVICES, add_reflection
 from runlane_server.transport.server_info import ServerServicer
 from runlane_server.transport.session import SessionServicer
 
-RECEIVE_BYTES_MAX = 8 * 1024 * 1024
-SEND_BYTES_MAX = 4 * 1024 * 1024
 PENDING_CALLS_MAX = 20_000
 
 _FLUSH_SECONDS = 0.05
@@ -100,12 +99,7 @@ class GrpcServer:
             ServerServicer(app),
         )
         handlers = [
-            service_handler(
-                service,
-                servicer,
-                self._door,
-                open_while_draining=isinstance(servicer, ServerServicer),
-            )
+            service_handler(service, servicer, self._door)
             for service, servicer in zip(SERVICES, servicers, strict=True)
         ]
         self._server.add_generic_rpc_handlers(tuple(handlers))
@@ -136,11 +130,20 @@ class GrpcServer:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         return ports
 
-    async def drain(self, grace: float) -> None:
-        """Stops: no new calls, streams end, calls in flight finish within `grace` seconds."""
+    async def drain(
+        self, grace: float, finish: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Stops: no new calls, streams end, calls in flight finish within `grace` seconds.
+
+        Args:
+            grace: Seconds.
+            finish: Awaited once nobody new comes in; executors may still commit meanwhile.
+        """
         # Whoever picks a server by its health is to know before anything fails.
         await self._health.enter_graceful_shutdown()
         self._door.draining = True
+        if finish is not None:
+            await finish()
         self._app.drain()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._door.empty(), grace)

@@ -4,13 +4,12 @@ import itertools
 
 import pytest
 import pytest_asyncio
+from runlane_server.core.admission import column
+from runlane_server.core.errors import Refused
 from support.cells_client import CLIENT_CELLS
 from support.cells_executor import EXECUTOR_CELLS
 from support.table import STATES, Cell
 from support.world import World
-
-from runlane_server.core.admission import column
-from runlane_server.core.errors import Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _number = itertools.count(1)

@@ -5,7 +5,14 @@ import random
 import sqlite3
 
 import pytest
-from support.gate import Gate, yielded
+from runlane_server.app.upkeep import Upkeep
+from runlane_server.app.views import ForkRequest
+from runlane_server.core.commands import Submit
+from runlane_server.core.errors import Reason, Refused
+from runlane_server.core.model import Mode, SessionKey
+from runlane_server.runtime.timers import Alarm
+from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
+from support.gate import Gate, until, yielded
 from support.lane import KEY
 from support.steps import (
     COMPLETED,
@@ -17,20 +24,11 @@ from support.steps import (
     first,
     interrupt,
     lease,
-    put,
     reserve,
     steer,
     text,
 )
 from support.world import World
-
-from runlane_server.app.upkeep import Upkeep
-from runlane_server.app.views import ForkRequest
-from runlane_server.core.commands import Submit
-from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Mode, SessionKey
-from runlane_server.runtime.timers import Alarm
-from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
 
 FULL = sqlite3.OperationalError("database or disk is full")
 BAD = sqlite3.IntegrityError("a constraint")
@@ -41,28 +39,32 @@ def _submit(world: World, session_id: str, words: str, mode: Mode = Mode.QUEUE, 
     return world.app.submit(caller, session_id, Submit(text(words), mode))
 
 
-async def _all_in_one_batch(world: World, *calls):
-    """Runs calls so that all of them are decided before any is on disk, and wait together."""
+async def _in_one_batch(world: World, *calls) -> tuple[Gate, list[asyncio.Future]]:
+    """Runs calls so that all are decided before any is on disk: one batch, before the gate."""
     gate = Gate(world)
     await world.do("ses_warm", create)
     gate.shut()
-    one = asyncio.ensure_future(world.do("ses_warm", first))
+    warm = asyncio.ensure_future(world.do("ses_warm", first))
     await gate.entered()
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    await yielded()
-    return gate, one, tasks
+    tasks = []
+    for number, call in enumerate(calls, 1):
+        tasks.append(asyncio.ensure_future(call))
+        await until(lambda number=number: gate.waiting == number)
+    gate.let()
+    await warm
+    await gate.entered()
+    return gate, tasks
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("where", ["begin", "unit", "commit"])
 async def test_a_failed_batch_answers_nobody_and_leaves_no_state(world: World, where):
     await world.do("ses_1", create)
-    gate, one, tasks = await _all_in_one_batch(
+    gate, tasks = await _in_one_batch(
         world, *(_submit(world, "ses_1", f"n{number}") for number in range(5))
     )
-    gate.open()
-    await one
     world.faults(where, FULL)
+    gate.open()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(one) for one in results] == [StoreUnavailable] * 5
     assert await world.runs("ses_1") == []
@@ -137,7 +139,7 @@ async def test_a_bad_row_among_good_ones(world: World):
     sessions = [f"ses_{number}" for number in range(1, 6)]
     for name in sessions:
         await world.do(name, create)
-    gate, one, tasks = await _all_in_one_batch(
+    gate, tasks = await _in_one_batch(
         world, *(_submit(world, name, f"n-{name}") for name in sessions)
     )
     seen = 0
@@ -149,9 +151,8 @@ async def test_a_bad_row_among_good_ones(world: World):
         if place == "unit" and seen in {3, 6}:
             raise BAD
 
-    gate.open()
-    await one
     world.store.committer.faults = bad_third
+    gate.open()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     world.store.committer.faults = None
     assert [isinstance(one, StoreCorrupt) for one in results] == [False, False, True, False, False]
@@ -164,7 +165,7 @@ async def test_a_bad_row_among_good_ones(world: World):
 @pytest.mark.asyncio
 async def test_what_stands_on_a_bad_row_is_decided_again(world: World):
     await world.do("ses_1", create)
-    gate, one, tasks = await _all_in_one_batch(
+    gate, tasks = await _in_one_batch(
         world, *(_submit(world, "ses_1", f"n{number}") for number in range(4))
     )
     seen = 0
@@ -175,9 +176,8 @@ async def test_what_stands_on_a_bad_row_is_decided_again(world: World):
         if place == "unit" and seen in {1, 2}:
             raise BAD
 
-    gate.open()
-    await one
     world.store.committer.faults = bad_first
+    gate.open()
     bad, *rest = await asyncio.gather(*tasks, return_exceptions=True)
     world.store.committer.faults = None
     assert isinstance(bad, StoreCorrupt)
@@ -211,7 +211,7 @@ async def test_a_heartbeat_on_a_write_that_fails_is_not_told_that_its_fence_is_l
 async def test_a_heartbeat_tells_no_cancellation_that_was_never_requested(world: World):
     await world.do("ses_1", create, first, lease())
     fence = fence_of(await world.state("ses_1"))
-    gate, one, (lost, beat) = await _all_in_one_batch(
+    gate, (lost, beat) = await _in_one_batch(
         world,
         world.do("ses_1", interrupt()),
         world.app.heartbeat(world.caller("Heartbeat"), fence, LEASE),
@@ -224,9 +224,8 @@ async def test_a_heartbeat_tells_no_cancellation_that_was_never_requested(world:
         if place == "unit" and seen in {1, 2}:
             raise BAD
 
-    gate.open()
-    await one
     world.store.committer.faults = bad_first
+    gate.open()
     with pytest.raises(StoreCorrupt):
         await lost
     control = await beat
@@ -353,19 +352,15 @@ async def test_a_unit_of_two_sessions_that_falls_takes_both_states_along(path):
         gate = Gate(world)
         gate.shut()
         warm = asyncio.ensure_future(_submit(world, "ses_4", "warm"))
-        await yielded()
-        engine._committer._send()
         await gate.entered()
         three = [asyncio.ensure_future(_submit(world, f"ses_{n}", f"n{n}")) for n in (1, 2, 3)]
         await yielded()
-        gate.open()
+        gate.let()
         await warm
-        gate.shut()
-        engine._committer._send()
         await gate.entered()
         caller = world.caller("ForkSession")
         fork = asyncio.ensure_future(app.fork(caller, run.run_id, "ses_9", ForkRequest(input=text("on"))))  # fmt: skip
-        await _until(lambda: len(engine._committer._queue) == 1)
+        await until(lambda: gate.waiting == 1)
         world.faults("commit", FULL)
         gate.open()
         results = await asyncio.gather(*three, return_exceptions=True)
@@ -374,16 +369,12 @@ async def test_a_unit_of_two_sessions_that_falls_takes_both_states_along(path):
         await yielded()
         async with asyncio.timeout(10):
             done = await flushed(fork, *rest)
-        assert [type(one).__name__ for one in done] == ["tuple", *["Result"] * 3]
-        assert await world.texts("ses_9") == ["first", "on"]
+        # The fork is decided again; the others too, before it or after it.
+        assert isinstance(done[0], tuple), done
+        missed = {Reason.SESSION_NOT_FOUND}
+        assert {one.reason for one in done if isinstance(one, Refused)} <= missed
+        assert (await world.texts("ses_9"))[:2] == ["first", "on"]
         assert (await world.event_names("ses_1")).count("SESSION_FORKED") == 1
-
-
-async def _until(holds) -> None:
-    """Waits for what a thread of the store brings about."""
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0)
 
 
 @pytest.mark.asyncio
@@ -421,4 +412,3 @@ async def test_random_faults_lose_nothing_that_was_answered(world: World):
         assert slot.state == await world.state(name)
     # What was not answered settles with its request_id.
     assert sum(map(len, told.values())) > 50
-

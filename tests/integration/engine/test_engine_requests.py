@@ -4,6 +4,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from runlane_server.app.views import ForkRequest
+from runlane_server.core.commands import CommitRun, CreateSession, ReopenSession, Submit
+from runlane_server.core.errors import Reason, Refused
+from runlane_server.core.model import Mode, SessionRecord
 from support.gate import Gate, yielded
 from support.lane import KEY
 from support.steps import (
@@ -25,11 +29,6 @@ from support.steps import (
     text,
 )
 from support.world import World
-
-from runlane_server.app.views import ForkRequest
-from runlane_server.core.commands import CommitRun, CreateSession, ReopenSession, Submit
-from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Mode, SessionRecord
 
 RECORD = SessionRecord(default_agent="main")
 
@@ -311,7 +310,7 @@ async def test_a_poll_again_while_the_first_still_waits_gets_what_the_first_got(
 
     async def poll():
         caller = world.caller("PollActivation", "p1", "a")
-        return await world.app.poll(caller, "x1", ["main"], 0.5, LEASE, 0)
+        return await world.app.poll(caller, "x1", ["main"], 0.2, LEASE, 0)
 
     polls = [asyncio.create_task(poll()) for _ in range(2)]
     await yielded()

@@ -70,8 +70,8 @@ TOOL_ERROR_POLICY_STOP: ToolErrorPolicy.ValueType  # 2
 @typing.final
 class Run(message.Message):
     """One logical task started by one input. Its options and budgets are fixed
-    when its input is accepted. In the answer of a mutating call `input_preview`
-    and `options` are left out.
+    when its input is accepted. In the answer of a mutating call `input_preview`,
+    `options` and the texts of `outcome` are left out.
     """
 
     DESCRIPTOR: descriptor.Descriptor

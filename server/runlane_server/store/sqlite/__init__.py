@@ -1,5 +1,5 @@
 """The store on SQLite."""
 
-from runlane_server.store.sqlite.store import SqliteStore
+from runlane_server.store.sqlite.store import SqliteStore, check_file
 
-__all__ = ["SqliteStore"]
+__all__ = ["SqliteStore", "check_file"]

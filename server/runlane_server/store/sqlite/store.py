@@ -38,6 +38,29 @@ _STRETCHES = 20
 """Reads for expired request records in one call."""
 
 
+def check_file(path: Path) -> list[str]:
+    """Verifies a file that nobody has open, and changes nothing; returns what is wrong.
+
+    Raises:
+        StoreRefused: A server has it, or it is no store of this version.
+    """
+    if not path.is_file():
+        raise StoreRefused(f"{path}: there is no such file")
+    hold = files.FileHold(path)
+    files.refuse_foreign(path)
+    hold.take()
+    try:
+        if files.verify(path):
+            raise StoreRefused(f"{path} has an older schema; start a server on it to bring it up")
+        conn = files.connect_reader(path)
+        try:
+            return read_snapshot(conn, upkeep.check)
+        finally:
+            conn.close()
+    finally:
+        hold.give_back()
+
+
 class SqliteStore:
     """Fulfils `Store` on SQLite.
 

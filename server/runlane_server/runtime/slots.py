@@ -1,0 +1,138 @@
+"""Slots: the hot states in memory, one a session.
+
+Those used lately are kept, within limits. One that a call holds, or a write on its
+way, is there as long as it is held, kept or not: so a session never has two slots
+that are valid, and none is forgotten while something stands on it.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from runlane_server.core.model import SessionKey, SessionState
+from runlane_server.runtime.records import decode_state
+from runlane_server.store.base import LoadedSession, Outcome
+
+SLOT_BYTES = 1024
+"""What a slot takes beside its state, roughly."""
+
+
+class Unresolved(Protocol):
+    """A write on its way."""
+
+    async def outcome(self) -> Outcome:
+        """Waits for its outcome."""
+
+
+class Slot:
+    """The hot state of a session: the newest decided, and whether it still stands."""
+
+    __slots__ = (
+        "__weakref__",
+        "key",
+        "last_write",
+        "lease_confirmed",
+        "lease_expire_time",
+        "size",
+        "state",
+        "token",
+        "valid",
+    )
+
+    def __init__(
+        self, key: SessionKey, state: SessionState | None, token: bytes | None, lease: int
+    ) -> None:
+        self.key = key
+        self.state = state
+        self.token = token
+        self.lease_expire_time = lease
+        self.lease_confirmed = True
+        self.size = SLOT_BYTES
+        self.valid = True
+        self.last_write: Unresolved | None = None
+
+
+class Slots:
+    """Gives a session its slot."""
+
+    def __init__(
+        self,
+        load: Callable[[SessionKey], Awaitable[LoadedSession | None]],
+        slots_max: int,
+        bytes_max: int,
+    ) -> None:
+        """Makes an empty set.
+
+        Args:
+            load: Reads a session.
+            slots_max: Slots that are kept.
+            bytes_max: Their size, roughly.
+        """
+        self._load = load
+        self._slots_max = slots_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._kept: OrderedDict[SessionKey, Slot] = OrderedDict()
+        self._held: WeakValueDictionary[SessionKey, Slot] = WeakValueDictionary()
+        self._loads: dict[SessionKey, asyncio.Task[Slot]] = {}
+
+    async def take(self, key: SessionKey) -> Slot:
+        """Returns the slot of a session; it may fall before the caller goes on."""
+        slot = self._kept.get(key)
+        if slot is not None:
+            self._kept.move_to_end(key)
+            return slot
+        slot = self._held.get(key)
+        if slot is not None:
+            self._keep(slot)
+            return slot
+        load = self._loads.get(key)
+        if load is None:
+            load = asyncio.get_running_loop().create_task(self._loaded(key))
+            self._loads[key] = load
+        # The load is everybody's: one caller's cancellation does not end it.
+        return await asyncio.shield(load)
+
+    def resize(self, slot: Slot, state_bytes: int) -> None:
+        """Notes the size of a new state."""
+        size = SLOT_BYTES + state_bytes
+        if self._kept.get(slot.key) is slot:
+            self._bytes += size - slot.size
+        slot.size = size
+
+    def drop(self, slot: Slot) -> None:
+        """Ends a slot whose state fell: who holds it decides again from the store."""
+        slot.valid = False
+        if self._held.get(slot.key) is slot:
+            del self._held[slot.key]
+        if self._kept.get(slot.key) is slot:
+            del self._kept[slot.key]
+            self._bytes -= slot.size
+
+    async def _loaded(self, key: SessionKey) -> Slot:
+        try:
+            loaded = await self._load(key)
+            if loaded is None:
+                slot = Slot(key, None, None, 0)
+            else:
+                state = decode_state(loaded.state)
+                slot = Slot(key, state, loaded.token, loaded.lease_expire_time)
+                slot.lease_confirmed = loaded.lease_confirmed
+                slot.size += len(loaded.state)
+        finally:
+            del self._loads[key]
+        self._held[key] = slot
+        self._keep(slot)
+        return slot
+
+    def _keep(self, slot: Slot) -> None:
+        """Keeps a slot, and lets go of those that were used longest ago."""
+        self._kept[slot.key] = slot
+        self._bytes += slot.size
+        while len(self._kept) > 1 and (
+            len(self._kept) > self._slots_max or self._bytes > self._bytes_max
+        ):
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= oldest.size
