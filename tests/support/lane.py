@@ -5,7 +5,8 @@ from typing import Any
 
 from runlane_server.core.commands import Answer
 from runlane_server.core.errors import Refused
-from runlane_server.core.machine import Context, Decision, decide, decide_due
+from runlane_server.core.context import Context, Decision
+from runlane_server.core.machine import decide, decide_due
 from runlane_server.core.model import Rules, SessionKey, SessionState
 from runlane_server.core.rows import (
     Event,
@@ -154,7 +155,7 @@ class Lane:
             assert not waiting, "an idle session has nothing that waits"
         else:
             assert all(one.run_id == state.run.run_id for one in state.steers)
-            assert state.run.steps_reserved <= state.run.max_model_steps
+            assert state.run.steps_reserved <= state.run.limits.max_model_steps
             assert state.run.cancellation is None or not state.steers
         assert [one.number for one in self.messages] == list(range(1, len(self.messages) + 1))
 

@@ -30,6 +30,7 @@ from runlane_server.core.model import (
     RunFailure,
     SessionRecord,
     SessionState,
+    ToolUse,
     Usage,
 )
 from runlane_server.transport.content import input_content
@@ -97,7 +98,7 @@ def commit(*operations: Any, outcome: Any = None, **wrong: Any) -> Step:
 
 def answer(words: str = "answer", *, tool: bool = False) -> CommitModelStep:
     content = text(words)
-    content.has_tool_use = tool
+    content.tool_uses = (ToolUse("call", "tool", "{}"),) if tool else ()
     return CommitModelStep(content, Usage(10, 5, 1, 2, 100), "m-1", "stop")
 
 

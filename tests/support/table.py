@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runlane_server.core.errors import Reason
-from runlane_server.core.model import Mode, RunOptions, SessionState
+from runlane_server.core.model import Mode, RunLimits, RunOptions, SessionState
 
 from support.steps import (
     CANCELLED,
@@ -48,10 +48,10 @@ STATES: dict[str, tuple[Step, ...]] = {
     "L reserved": _R,
     "L reserved queues": (*_R, *_QUEUES),
     "L two steers": (*_R, steer("s1"), steer("s2")),
-    "L last step": (*_IDLE, put("first", Mode.START, options=RunOptions(max_model_steps=1)), lease(), reserve, steer("s1")),
+    "L last step": (*_IDLE, put("first", Mode.START, options=RunOptions(limits=RunLimits(max_model_steps=1))), lease(), reserve, steer("s1")),
     "L final": _F,
     "L final queues": (*_F, *_QUEUES),
-    "L spent": (*_IDLE, put("first", Mode.START, options=RunOptions(max_model_steps=1)), lease(), steer("s1"), reserve, commit(answer())),
+    "L spent": (*_IDLE, put("first", Mode.START, options=RunOptions(limits=RunLimits(max_model_steps=1))), lease(), steer("s1"), reserve, commit(answer())),
     "Lc": _LC,
     "Lc follow": (*_L, put("f1", Mode.FOLLOW_UP), interrupt()),
     "Lc reserved": (*_R, interrupt()),

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from runlane_server.core.commands import CreateSession, Submit
 from runlane_server.core.errors import Reason
-from runlane_server.core.machine import resolve_options
+from runlane_server.core.inputs import resolve_options
 from runlane_server.core.model import Mode, OnMiss, Rank, Route, Rules, RunOptions, SessionRecord
 from runlane_server.core.rows import SubmissionInserted
 from support.lane import Lane
@@ -107,14 +107,14 @@ def test_the_agent_is_the_first_that_is_named(asked, session, rules, fallback, a
 def test_options_are_resolved_when_the_input_is_accepted():
     rules = Rules(max_model_steps=7, agent_model_steps={"slow": 3}, cancel_grace=5)
     assert resolve_options(None, "main", rules) == RunOptions("main", "", 7, 5, "")
-    assert resolve_options(RunOptions("slow"), "", rules).max_model_steps == 3
+    assert resolve_options(RunOptions("slow"), "", rules).limits.max_model_steps == 3
     asked = RunOptions("slow", "m", 2, 0, "{}")
     assert resolve_options(asked, "main", rules) == asked
     lane = Lane(rules)
     lane.do(create, first, put("f1", Mode.QUEUE))
     lane.with_rules(max_model_steps=99)
     lane.do(interrupt())
-    assert lane.state.run.max_model_steps == 7
+    assert lane.state.run.limits.max_model_steps == 7
 
 
 def test_a_steer_keeps_the_options_for_the_run_that_it_may_become():
@@ -125,7 +125,7 @@ def test_a_steer_keeps_the_options_for_the_run_that_it_may_become():
     lane.do(put("m2", Mode.STEER, on_miss=OnMiss.FOLLOW_UP))
     lane.do(commit(outcome=FAILED))
     run = lane.state.run
-    assert (run.agent, run.max_model_steps, run.cancel_grace) == ("other", 4, 9)
+    assert (run.agent, run.limits.max_model_steps, run.cancel_grace) == ("other", 4, 9)
     lane.do(interrupt())
     assert lane.state.run.agent == AGENT
 
