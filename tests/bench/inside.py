@@ -48,6 +48,7 @@ async def opened(path: Path, **settings: Any) -> AsyncIterator[App]:
     await store.open(clock.now(), "embedded-")
     app = bootstrap.make_app(made, store, clock)
     await app.start()
+    bootstrap._collect_rarely()
     try:
         yield app
     finally:

@@ -333,6 +333,27 @@ async def update(link: Link, session: str, number: int):
     await link.sessions.UpdateSession(request, timeout=60)
 
 
+async def test_readers_at_one_place_are_all_told_of_each_event_at_once(link: Link):
+    """They share the pages that one of them makes; no tick comes to the help of one left out."""
+    session = unique("together")
+    await link.create(session)
+    readers = [link.follow(session) for _ in range(12)]
+    expected = 0
+    for number in range(150):
+        if number:
+            await asyncio.gather(*(update(link, session, number) for _ in range(number % 3 + 1)))
+        last = (await link.live(session)).sequence
+
+        async def read(reader, first=expected + 1, last=last):
+            for sequence in range(first, last + 1):
+                assert (await anext(reader)).sequence == sequence
+
+        await within(5, asyncio.gather(*(read(reader) for reader in readers)))
+        expected = last
+    for reader in readers:
+        await reader.aclose()
+
+
 async def test_filters_do_not_hold_a_cursor_back(link: Link):
     """A reader that wants nothing is told how far it has read, and can go on there."""
     session = unique("held-back")

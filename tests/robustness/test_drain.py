@@ -18,6 +18,7 @@ from support_server import (
     seconds,
     told,
     unique,
+    until,
     within,
 )
 
@@ -71,12 +72,13 @@ async def test_a_drain_answers_calls_in_flight_ends_streams_and_is_over_in_time(
         async def to_its_end(stream):
             async for _ in rest(stream):
                 pass
-            return None
+
+        async def asked() -> bool:
+            return (await link.heartbeat(fence)).control.cancel_requested
 
         noted = [asyncio.create_task(note("unary", one)) for one in unary]
         # The last of them has arrived when the executor is told of the cancellation.
-        while not (await link.heartbeat(fence)).control.cancel_requested:
-            await asyncio.sleep(0.01)
+        await until(asked)
         ended = [asyncio.create_task(note("stream", to_its_end(one))) for one in streams]
         health = asyncio.create_task(note("health", watching.read()))
         begun = time.monotonic()
@@ -136,16 +138,15 @@ async def test_writes_in_flight_at_a_sigterm_are_answered_or_absent(server):
             request = session_pb.UpdateSessionRequest(
                 session_id=session, display_name=f"n{number}", request_id=f"r{number}"
             )
-            try:
-                answer = await link.sessions.UpdateSession(request, timeout=20)
-            except grpc.aio.AioRpcError as error:
-                assert error.code() == grpc.StatusCode.UNAVAILABLE
-                return
-            answered.append(answer.sequence)
+            call = link.sessions.UpdateSession(request, timeout=20)
+            (answer,) = await asyncio.gather(call, return_exceptions=True)
+            if isinstance(answer, BaseException):
+                assert answer.code() == grpc.StatusCode.UNAVAILABLE
+            else:
+                answered.append(answer.sequence)
 
         writers = [asyncio.create_task(write(number)) for number in range(2000)]
-        while len(answered) < 100:
-            await asyncio.sleep(0)
+        await until(lambda: len(answered) >= 100)
         server.send(signal.SIGTERM)
         await within(30, asyncio.gather(*writers))
         assert await asyncio.to_thread(server.wait) == 0

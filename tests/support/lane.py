@@ -93,13 +93,6 @@ class Lane:
         self._take(decision)
         return decision
 
-    def would_refuse(self, step: Step) -> bool:
-        """Whether a step is refused, or changes nothing; it is not done."""
-        try:
-            return decide(self.state, step.make(self.state), self.context()).state is None
-        except Refused:
-            return True
-
     def _take(self, decision: Decision) -> None:
         if decision.state is None:
             assert not decision.events

@@ -62,8 +62,12 @@ class ServerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
-        said = self._first_line()
-        assert said.startswith("listening on "), f"{said!r}\n{self.told()}"
+        try:
+            said = self._first_line()
+            assert said.startswith("listening on "), f"{said!r}\n{self.told()}"
+        except AssertionError:
+            self.kill()
+            raise
         self.address = said.removeprefix("listening on ")
         return self
 

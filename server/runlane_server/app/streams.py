@@ -236,15 +236,16 @@ class _Reader:
         await self._start()
         hub = subscription.hub
         while True:
-            version = hub.version
             frames, through, ended = await self._next(hub)
             for frame in frames:
                 yield frame
             if through > self.cursor:
                 self.cursor = through
             else:
-                if version == hub.version and hub.newest > self.cursor:
-                    raise Refused(Reason.SESSION_NOT_FOUND)  # deleted, and swept already
+                if hub.newest > self.cursor:
+                    # The page was begun before the newest event came, perhaps by another reader.
+                    await self._expect_more(hub)
+                    continue
                 async for frame in self._idle(subscription):
                     yield frame
                 if ended or not self.query.follow:
@@ -282,6 +283,11 @@ class _Reader:
             raise Refused(Reason.RUN_NOT_FOUND)
         if reserved.settle_time:
             self.open_runs.discard(run_id)
+
+    async def _expect_more(self, hub: Hub) -> None:
+        page = await read_page(self.streams, self.key, hub, self.cursor)
+        if not page.events:  # the session is deleted, and swept already
+            raise Refused(Reason.SESSION_NOT_FOUND)
 
     async def _next(self, hub: Hub) -> tuple[list[bytes], int, bool]:
         """Returns the frames after the cursor, what they cover, and whether they are the end."""

@@ -66,17 +66,23 @@ def remaining(context: Context) -> float | None:
     return None if left is None else max(0.0, left)
 
 
+class _ClientGone(Exception):  # noqa: N818 - nothing went wrong
+    """The client left while a frame waited for room."""
+
+
 class Door:
     """What all calls go through: it counts them, and closes when the server drains."""
 
     def __init__(self) -> None:
         self.draining = False
+        self._entered = 0
         self._inside = 0
         self._empty = asyncio.Event()
         self._empty.set()
 
     def enter(self) -> None:
         """Counts a call in."""
+        self._entered += 1
         self._inside += 1
         self._empty.clear()
 
@@ -86,9 +92,13 @@ class Door:
         if not self._inside:
             self._empty.set()
 
-    async def empty(self) -> None:
-        """Waits until no call is inside."""
-        await self._empty.wait()
+    async def empty(self, seconds: float = 0.0) -> None:
+        """Waits until no call is inside, and none has come in for so long."""
+        entered = -1
+        while entered != self._entered or self._inside:
+            await self._empty.wait()
+            entered = self._entered
+            await asyncio.sleep(seconds)
 
 
 def service_handler(
@@ -203,7 +213,13 @@ def _unary_stream(
             call = entry.admit(context)
             frames = handler(entry.request(raw), call)
             async for frame in frames:
-                await context.write(_encoded(frame))
+                try:
+                    await context.write(_encoded(frame))
+                except grpc.aio.InternalError:
+                    raise _ClientGone from None
+        except _ClientGone:
+            # gRPC takes this as the end of the call, and tries to send no status.
+            raise asyncio.CancelledError from None
         except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
             entry.fail(context, error)
         finally:

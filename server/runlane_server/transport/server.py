@@ -28,7 +28,7 @@ from runlane_server.transport.session import SessionServicer
 
 PENDING_CALLS_MAX = 20_000
 
-_FLUSH_SECONDS = 0.05
+_QUIET_SECONDS = 0.05
 _STOP_SECONDS = 0.5
 
 SERVICES = tuple(
@@ -146,9 +146,9 @@ class GrpcServer:
             await finish()
         self._app.drain()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._door.empty(), grace)
-            # The last statuses are still on their way.
-            await asyncio.sleep(_FLUSH_SECONDS)
+            # The last statuses are still on their way, and so are calls: those that gRPC has
+            # not handed over when it stops would be told CANCELLED.
+            await asyncio.wait_for(self._door.empty(_QUIET_SECONDS), grace)
         # Only streams of health and reflection, which know no end, can be left.
         await self._server.stop(_STOP_SECONDS)
 

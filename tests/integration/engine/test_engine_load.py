@@ -8,7 +8,7 @@ from runlane_server.app.upkeep import Upkeep
 from runlane_server.app.views import ForkRequest
 from runlane_server.core.commands import ReopenSession, Submit
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Mode, RunOptions, SessionKey, TimerKind
+from runlane_server.core.model import Mode, Rules, RunOptions, SessionKey, TimerKind
 from runlane_server.runtime.timers import Alarm
 from support.gate import yielded
 from support.lane import KEY
@@ -340,3 +340,19 @@ async def test_options_and_texts_of_what_waited_reach_the_run_whole(file_world: 
     assert options.request_options_json == '{"a":1}'
     assert (run.preview, run.request_id) == ("f1", "f1")
     assert [one.author for one in await world.messages("ses_1")] == [1, 3, 2, 1]
+
+
+@pytest.mark.asyncio
+async def test_an_agent_that_is_no_longer_allowed_fails_its_input_and_the_next_starts(path):
+    async with World(path) as world:
+        other = RunOptions(agent="other")
+        await world.do("ses_1", create, first, put("f1", Mode.QUEUE, options=other))
+        await world.do("ses_1", put("f2", Mode.QUEUE))
+        world.rules = Rules(agents=frozenset({"main"}))
+        await world.restart()
+        await world.do("ses_1", interrupt())
+        assert await world.inputs("ses_1") == {
+            "first": "DELIVERED", "f1": "FAILED START_FAILED", "f2": "DELIVERED",
+        }  # fmt: skip
+        assert await world.runs("ses_1") == ["first CANCELLED", "f2 LIVE"]
+        await _check(world, "ses_1")

@@ -5,10 +5,11 @@ import itertools
 import random
 
 import pytest
-from runlane_server.core.admission import SUBMIT_COMMANDS, allowed_commands, column
+from runlane_server.core.admission import allowed_commands, column
 from runlane_server.core.commands import WithdrawSubmission
 from runlane_server.core.errors import Refused
-from runlane_server.core.model import Command, Mode, SessionState
+from runlane_server.core.model import Command, Mode
+from support.allowed import TRIES, check_allowed, pending
 from support.lane import Lane
 from support.steps import (
     CANCELLED,
@@ -22,7 +23,6 @@ from support.steps import (
     close_cancel,
     commit,
     create,
-    delete,
     delete_force,
     first,
     interrupt,
@@ -57,26 +57,6 @@ MATRIX = {
 }
 
 
-def _pending(state: SessionState) -> str:
-    waiting = state.steers + state.next_runs
-    return waiting[-1].submission_id if waiting else "sub_x"
-
-
-TRIES: dict[Command, Step] = {
-    **{command: put("try", mode) for mode, command in SUBMIT_COMMANDS.items()},
-    Command.INTERRUPT: interrupt(),
-    Command.WITHDRAW: Step(lambda s: WithdrawSubmission(_pending(s))),
-    Command.CLOSE: close,
-    Command.REOPEN: reopen,
-    Command.DELETE: delete,
-}
-
-
-def check(lane: Lane) -> None:
-    admitted = [command for command in Command if not lane.would_refuse(TRIES[command])]
-    assert allowed_commands(lane.state) == admitted
-
-
 @pytest.mark.parametrize("state", MATRIX)
 def test_matrix(state):
     lane = Lane()
@@ -89,7 +69,7 @@ def test_matrix(state):
 def test_allowed_is_what_is_admitted(state):
     lane = Lane()
     lane.do(*STATES[state])
-    check(lane)
+    check_allowed(lane.state, lane.context())
     if not lane.state.deleted:
         waiting = bool(lane.state.steers or lane.state.next_runs)
         assert (Command.WITHDRAW in allowed_commands(lane.state)) is waiting
@@ -115,7 +95,7 @@ def _steps(chance: random.Random, number: int) -> list[Step]:
         commit(answer()),
         commit(answer(), outcome=COMPLETED),
         commit(outcome=chance.choice([COMPLETED, FAILED, CANCELLED, RELEASE])),
-        Step(lambda s: WithdrawSubmission(_pending(s))),
+        Step(lambda s: WithdrawSubmission(pending(s))),
         chance.choice([close, close_cancel, reopen]),
         _REOPEN,
         _REOPEN,
@@ -135,10 +115,10 @@ def _walk(seed: int, seen: set[tuple[str, str]]) -> None:
             step = put(f"i{number}", Mode.AUTO)
         with contextlib.suppress(Refused):
             lane.do(step)
-        check(lane)
+        check_allowed(lane.state, lane.context())
         seen.add((column(lane.state).value, lane.state.status.name))
     lane.do(delete_force)
-    check(lane)
+    check_allowed(lane.state, lane.context())
     assert allowed_commands(lane.state) == []
 
 

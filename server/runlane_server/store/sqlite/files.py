@@ -1,5 +1,6 @@
 """Opening a database file: the hold on it, what it is, its schema, its connections."""
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -46,8 +47,10 @@ class FileHold:
             os.close(file)
             by = f" by process {holder}" if holder.isdigit() else ""
             raise StoreRefused(f"{self._store} is in use{by}; one server a file") from error
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        # Who has it is told where there is room to; the lock holds all the same.
+        with contextlib.suppress(OSError):
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         self._file = file
 
     def give_back(self) -> None:

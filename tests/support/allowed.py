@@ -1,0 +1,38 @@
+"""What is admitted, tried out: the measure of allowed_commands."""
+
+from runlane_server.core.admission import SUBMIT_COMMANDS, allowed_commands
+from runlane_server.core.commands import WithdrawSubmission
+from runlane_server.core.errors import Refused
+from runlane_server.core.machine import Context, decide
+from runlane_server.core.model import Command, SessionState
+
+from support.steps import Step, close, delete, interrupt, put, reopen
+
+
+def pending(state: SessionState) -> str:
+    """The input that waits last; where none waits, an id that is none."""
+    waiting = state.steers + state.next_runs
+    return waiting[-1].submission_id if waiting else "sub_x"
+
+
+TRIES: dict[Command, Step] = {
+    **{command: put("try", mode) for mode, command in SUBMIT_COMMANDS.items()},
+    Command.INTERRUPT: interrupt(),
+    Command.WITHDRAW: Step(lambda s: WithdrawSubmission(pending(s))),
+    Command.CLOSE: close,
+    Command.REOPEN: reopen,
+    Command.DELETE: delete,
+}
+
+
+def check_allowed(state: SessionState, context: Context) -> None:
+    """Asserts that exactly those commands are allowed that change something."""
+    admitted = []
+    for command in Command:
+        try:
+            decision = decide(state, TRIES[command].make(state), context)
+        except Refused:
+            continue
+        if decision.state is not None:
+            admitted.append(command)
+    assert allowed_commands(state) == admitted

@@ -1,0 +1,126 @@
+"""The alarm clock: due, early, late and failing alarms, and waits that end."""
+
+import asyncio
+
+import pytest
+from runlane_server.app.waiting import wait_for_end
+from runlane_server.core.model import TimerKind
+from runlane_server.core.rows import LeaseDropped, LeasePut, TimerSet
+from runlane_server.runtime.timers import Timers
+from runlane_server.store.base import LiveLease, StoredTimer
+from support.gate import until, yielded
+from support.lane import KEY
+from support.steps import LEASE, SECOND, create, first
+from support.world import HandClock, World
+
+
+class Fires:
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.fired: list[tuple[object, str]] = []
+        self.again: list[object] = []
+        self.timers = Timers(self.clock, self.fire)
+
+    async def fire(self, alarm):
+        self.fired.append((alarm.kind, alarm.activation_id))
+        given = self.again.pop(0) if self.again else None
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    async def look(self) -> list[tuple[object, str]]:
+        """What fired since the last look; the clock was moved by hand, so it is woken."""
+        self.timers._wake.set()
+        await yielded()
+        fired, self.fired = self.fired, []
+        return fired
+
+
+def _lease(expire_time: int) -> LeasePut:
+    return LeasePut("act_1", "run_1", 1, "main", "x1", LEASE, expire_time)
+
+
+@pytest.mark.asyncio
+async def test_alarms_fire_when_they_are_due_and_not_before():
+    it = Fires()
+    now = it.clock.now()
+    it.timers.load(
+        [StoredTimer(KEY, TimerKind.GRACE, now - 1)],
+        [LiveLease(KEY, "act_0", "main", "x1", now + SECOND)],
+    )
+    it.timers.start()
+    assert await it.look() == [(TimerKind.GRACE, "")]
+    it.timers.committed(KEY, [TimerSet(TimerKind.SWEEP, now + 2 * SECOND), _lease(now + SECOND)])
+    assert await it.look() == []
+    it.clock.advance(SECOND)
+    assert await it.look() == [(None, "act_0"), (None, "act_1")]
+    it.clock.advance(SECOND)
+    assert await it.look() == [(TimerKind.SWEEP, "")]
+    await it.timers.close()
+
+
+@pytest.mark.asyncio
+async def test_a_lease_that_was_renewed_fires_again_at_its_new_end():
+    it = Fires()
+    now = it.clock.now()
+    it.timers.start()
+    it.timers.committed(KEY, [_lease(now + SECOND)])
+    it.timers.committed(KEY, [_lease(now + 5 * SECOND)])
+    it.again = [now + 5 * SECOND]
+    it.clock.advance(SECOND)
+    assert await it.look() == [(None, "act_1")]
+    it.clock.advance(3 * SECOND)
+    assert await it.look() == []
+    it.clock.advance(SECOND)
+    assert await it.look() == [(None, "act_1")]
+    await it.timers.close()
+
+
+@pytest.mark.asyncio
+async def test_a_lease_that_is_gone_does_not_fire():
+    it = Fires()
+    it.timers.start()
+    it.timers.committed(KEY, [_lease(it.clock.now() + SECOND), LeaseDropped("act_1")])
+    it.clock.advance(SECOND)
+    assert await it.look() == []
+    await it.timers.close()
+
+
+@pytest.mark.asyncio
+async def test_an_alarm_that_fails_fires_again_and_stops_no_other():
+    it = Fires()
+    now = it.clock.now()
+    it.timers.start()
+    it.again = [RuntimeError("disk")]
+    it.timers.committed(KEY, [_lease(now), TimerSet(TimerKind.GRACE, now)])
+    assert await it.look() == [(None, "act_1"), (TimerKind.GRACE, "")]
+    it.clock.advance(SECOND)
+    assert await it.look() == [(None, "act_1")]
+    await it.timers.close()
+
+
+@pytest.mark.asyncio
+async def test_a_wait_reads_once_a_tick_and_no_more():
+    """Idle readers get a tick now and then; who waits for a run takes it and waits on."""
+    async with World(None) as world:
+        await world.do("ses_1", create, first)
+        run_id = (await world.state("ses_1")).run.run_id
+        read, count = world.store.run, 0
+
+        async def counted(namespace, run):
+            nonlocal count
+            count += 1
+            return await read(namespace, run)
+
+        world.store.run = counted
+        waiting = asyncio.ensure_future(wait_for_end(world.services, KEY, run_id, 60.0))
+        hub = world.services.bus.hub(KEY)
+        await until(lambda: any(one._future is not None for one in hub.subscriptions))
+        (subscription,) = hub.subscriptions
+        for ticks in (1, 2):
+            subscription.ticked = True
+            subscription.wake()
+            await until(lambda ticks=ticks: count > ticks and subscription._future is not None)
+            assert count == 1 + ticks
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
