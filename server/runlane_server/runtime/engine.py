@@ -17,7 +17,7 @@ import structlog
 
 from runlane_server.core.commands import Answer
 from runlane_server.core.context import Context, Decision
-from runlane_server.core.draft import NewId
+from runlane_server.core.drafting import NewId
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.machine import decide, decide_due
 from runlane_server.core.model import Rules, SessionKey, SessionState

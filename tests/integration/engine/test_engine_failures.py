@@ -421,4 +421,3 @@ async def test_random_faults_lose_nothing_that_was_answered(world: World):
         assert slot.state == await world.state(name)
     # What was not answered settles with its request_id.
     assert sum(map(len, told.values())) > 50
-
