@@ -36,6 +36,11 @@ class Committed:
         if group is not None:
             self.bus.publish(key, group)
 
+    def renewed(self, key: SessionKey, activation_id: str, expire_time: int) -> None:
+        """Takes note of a heartbeat."""
+        if self.timers is not None:
+            self.timers.renewed(key, activation_id, expire_time)
+
 
 class App(Sessions, Inputs, Control, Execution, Queries, Streams):
     """The use cases of one server process."""

@@ -292,6 +292,8 @@ class _Reader:
     async def _next(self, hub: Hub) -> tuple[list[bytes], int, bool]:
         """Returns the frames after the cursor, what they cover, and whether they are the end."""
         query = self.query
+        if hub.newest == self.cursor > 0:  # nothing can be there
+            return [], self.cursor, False
         plain = not (query.run_ids or query.types or self.bare)
         if not plain:
             page = await read_page(self.streams, self.key, hub, self.cursor)

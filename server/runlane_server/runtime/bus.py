@@ -144,6 +144,8 @@ class Hub:
             self.pages[name] = future
             if len(self.pages) > PAGES:
                 self.pages.popitem(last=False)
+        elif future.done() and not future.cancelled() and future.exception() is None:
+            return future.result()
         try:
             return await asyncio.shield(future)
         except BaseException:

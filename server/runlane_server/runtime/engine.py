@@ -63,6 +63,9 @@ class Observer(Protocol):
     def committed(self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row]) -> None:
         """Takes note of a commit; must not raise."""
 
+    def renewed(self, key: SessionKey, activation_id: str, expire_time: int) -> None:
+        """Takes note of a heartbeat; must not raise."""
+
 
 @dataclass(slots=True)
 class Plan:
@@ -247,6 +250,7 @@ class Engine:
             if not slot.valid:  # what `state` stands on fell, whatever became of the lease
                 continue
             if isinstance(outcome, Committed):
+                self._observer.renewed(key, renewal.activation_id, renewal.expire_time)
                 return state
             raise Refused(Reason.STALE_ACTIVATION)
         raise StoreUnavailable("a lease could not be renewed: its session changed all the time")

@@ -57,7 +57,8 @@ class Timers:
         self._fire = fire
         self._heap: list[tuple[int, int, Alarm]] = []
         self._count = itertools.count()
-        self._leases: set[str] = set()
+        # When the alarm of each lease rings; others of it that are still about are old.
+        self._leases: dict[str, int] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -74,8 +75,7 @@ class Timers:
         for timer in timers:
             self._push(timer.due_time, Alarm(timer.key, timer.kind))
         for lease in leases:
-            self._leases.add(lease.activation_id)
-            self._push(lease.expire_time, Alarm(lease.key, None, lease.activation_id))
+            self._set_lease(lease.key, lease.activation_id, lease.expire_time)
 
     def committed(self, key: SessionKey, rows: Sequence[Row]) -> None:
         """Takes in what a commit changed."""
@@ -85,15 +85,18 @@ class Timers:
                 if row.due_time is not None:
                     self._push(row.due_time, Alarm(key, row.kind))
             elif isinstance(row, LeasePut):
-                if row.activation_id not in self._leases:
-                    self._leases.add(row.activation_id)
-                    self._push(row.expire_time, Alarm(key, None, row.activation_id))
+                self._set_lease(key, row.activation_id, row.expire_time)
             elif isinstance(row, ActivationQueued):
                 if row.not_before:
                     alarm = Alarm(key, None, row.activation_id, backoff=True)
                     self._push(row.not_before, alarm)
             elif isinstance(row, LeaseDropped):
-                self._leases.discard(row.activation_id)
+                self._leases.pop(row.activation_id, None)
+
+    def renewed(self, key: SessionKey, activation_id: str, expire_time: int) -> None:
+        """Takes in a heartbeat: only one that ends its lease sooner moves the alarm."""
+        if activation_id in self._leases:
+            self._set_lease(key, activation_id, expire_time)
 
     def start(self) -> None:
         """Begins to fire."""
@@ -106,6 +109,12 @@ class Timers:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
+    def _set_lease(self, key: SessionKey, activation_id: str, expire_time: int) -> None:
+        """Sets the alarm of a lease, unless it rings sooner: then it finds the new end."""
+        if expire_time < self._leases.get(activation_id, expire_time + 1):
+            self._leases[activation_id] = expire_time
+            self._push(expire_time, Alarm(key, None, activation_id))
+
     def _push(self, due_time: int, alarm: Alarm) -> None:
         heapq.heappush(self._heap, (due_time, next(self._count), alarm))
         self._wake.set()
@@ -115,11 +124,12 @@ class Timers:
         while True:
             self._wake.clear()
             now = self._clock.now()
-            due: list[Alarm] = []
+            due: list[tuple[int, Alarm]] = []
             while self._heap and self._heap[0][0] <= now and len(due) < AT_ONCE:
-                due.append(heapq.heappop(self._heap)[2])
+                due_time, _, alarm = heapq.heappop(self._heap)
+                due.append((due_time, alarm))
             # Together, so that a thousand leases that end at once share their commits.
-            await asyncio.gather(*(self._handle(alarm) for alarm in due))
+            await asyncio.gather(*(self._handle(*one) for one in due))
             wait = LONGEST_SLEEP
             if self._heap:
                 wait = min(wait, max(0.001, (self._heap[0][0] - self._clock.now()) / 1_000_000))
@@ -127,16 +137,18 @@ class Timers:
             await self._wake.wait()
             timer.cancel()
 
-    async def _handle(self, alarm: Alarm) -> None:
+    async def _handle(self, due_time: int, alarm: Alarm) -> None:
         lease = alarm.kind is None and not alarm.backoff
-        if lease and alarm.activation_id not in self._leases:
+        if lease and self._leases.get(alarm.activation_id) != due_time:
             return
         try:
             again = await self._fire(alarm)
         except Exception as error:  # noqa: BLE001 - an alarm must not stop the clock
             log.warning("timer failed, it fires again", kind=alarm.kind, error=repr(error))
             again = self._clock.now() + RETRY
-        if again is not None:
+        if lease:
+            self._leases.pop(alarm.activation_id, None)
+            if again is not None:
+                self._set_lease(alarm.key, alarm.activation_id, again)
+        elif again is not None:
             self._push(again, alarm)
-        elif lease:
-            self._leases.discard(alarm.activation_id)

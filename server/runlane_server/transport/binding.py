@@ -5,6 +5,7 @@ name the caller, validate, call, and turn what was raised into a status.
 """
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -31,6 +32,7 @@ _CLIENT_NAME = re.compile(r"[ -~]{1,64}")
 _OPEN_WHILE_DRAINING = frozenset(
     {"GetServerInfo", "Commit", "Heartbeat", "DrainExecutor", "StreamModelContext"}
 )
+_READ_OUT_SECONDS = 1.0
 _MARGIN_SECONDS = 0.5
 _MARGIN_SHARE = 0.1
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
@@ -246,11 +248,20 @@ def _stream_unary(
             return _encoded(await handler(requests(raw_requests), call))
         except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
             entry.fail(context, error)
+            await _read_out(raw_requests)
             return b""
         finally:
             entry.leave()
 
     return handle
+
+
+async def _read_out(raw_requests: AsyncIterable[bytes]) -> None:
+    """Reads what a client still sends: cut off in the middle, it may miss its status."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_READ_OUT_SECONDS):
+            async for _ in raw_requests:
+                pass
 
 
 async def close(frames: AsyncIterator[Any]) -> None:

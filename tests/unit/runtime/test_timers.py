@@ -77,6 +77,21 @@ async def test_a_lease_that_was_renewed_fires_again_at_its_new_end():
 
 
 @pytest.mark.asyncio
+async def test_a_heartbeat_that_ends_its_lease_sooner_moves_the_alarm():
+    it = Fires()
+    now = it.clock.now()
+    it.timers.committed(KEY, [_lease(now + 60 * SECOND)])
+    it.timers.start()
+    it.timers.renewed(KEY, "act_1", now + 5 * SECOND)
+    it.timers.renewed(KEY, "act_unknown", now + SECOND)
+    it.clock.advance(5 * SECOND)
+    assert await it.look() == [(None, "act_1")]
+    it.clock.advance(60 * SECOND)
+    assert await it.look() == []  # the later alarm is an old one
+    await it.timers.close()
+
+
+@pytest.mark.asyncio
 async def test_a_lease_that_is_gone_does_not_fire():
     it = Fires()
     it.timers.start()
