@@ -25,6 +25,9 @@ from runlane.errors import (
 from runlane.v1 import executor_service_pb2 as pb
 from runlane.v1 import run_pb2
 
+FIRST_HEARTBEAT = 3.0
+"""Seconds."""
+
 _LOG = logging.getLogger("runlane.executor")
 _T = TypeVar("_T")
 
@@ -250,9 +253,12 @@ class Lease:
             _LOG.warning("activation %s: %s", self.fence.activation_id, error)
 
     async def _heartbeats(self) -> None:
+        # The first one confirms the lease, which would end after 10 s otherwise.
+        wait = min(FIRST_HEARTBEAT, self._duration / 3)
         while True:
             # Jitter, so that activations leased together do not beat together.
-            await asyncio.sleep(self._duration / 3 * random.uniform(0.9, 1.0))  # noqa: S311
+            await asyncio.sleep(wait * random.uniform(0.9, 1.0))  # noqa: S311
+            wait = self._duration / 3
             answer = await self.caller.unary(
                 self.caller.stubs.executors.Heartbeat,
                 pb.HeartbeatRequest(fence=self.fence, lease_duration=to_duration(self._duration)),

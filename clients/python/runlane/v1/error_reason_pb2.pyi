@@ -36,7 +36,7 @@ class _ErrorReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ErrorReaso
     """INVALID_ARGUMENT: the page token belongs to other arguments."""
     ERROR_REASON_OPERATION_INVALID: _ErrorReason.ValueType  # 6
     """INVALID_ARGUMENT: an operation of a Commit does not fit the run. Metadata: operation_index
-    (from 0; absent where it is the outcome), detail.
+    (from 0; absent where it is the outcome), detail, tool_call_id (where it is about a call).
     """
     ERROR_REASON_ANSWER_INVALID: _ErrorReason.ValueType  # 7
     """INVALID_ARGUMENT: the answer does not fit its question."""
@@ -142,7 +142,7 @@ ERROR_REASON_PAGE_TOKEN_MISMATCH: ErrorReason.ValueType  # 5
 """INVALID_ARGUMENT: the page token belongs to other arguments."""
 ERROR_REASON_OPERATION_INVALID: ErrorReason.ValueType  # 6
 """INVALID_ARGUMENT: an operation of a Commit does not fit the run. Metadata: operation_index
-(from 0; absent where it is the outcome), detail.
+(from 0; absent where it is the outcome), detail, tool_call_id (where it is about a call).
 """
 ERROR_REASON_ANSWER_INVALID: ErrorReason.ValueType  # 7
 """INVALID_ARGUMENT: the answer does not fit its question."""

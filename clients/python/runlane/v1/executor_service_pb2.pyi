@@ -143,7 +143,7 @@ class LeasedActivation(message.Message):
 
     @builtins.property
     def answered_interactions(self) -> containers.RepeatedCompositeFieldContainer[interaction_pb2.Interaction]:
-        """Interactions that were answered since the run was last suspended."""
+        """Interactions of the run that were answered since its newest model step, oldest first."""
 
     @builtins.property
     def context(self) -> ModelContext:
