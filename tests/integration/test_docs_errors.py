@@ -30,7 +30,7 @@ SECONDS = 30
 SETTINGS = {"RUNLANE_AGENTS": "helper", "RUNLANE_STREAMS_MAX": "1"}
 PROVOKED_ELSEWHERE = {"DRAINING", "STORE_UNAVAILABLE", "STORE_CORRUPT", "INTERNAL_ERROR"}
 """They need a fault, or a call at the very moment of a stop: tests/unit/transport has them."""
-CONDITIONAL = {"operation_index", "run_id"}
+CONDITIONAL = {"tool_call_id", "operation_index", "run_id"}
 """Keys that the page calls absent in some cases."""
 
 
