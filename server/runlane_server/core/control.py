@@ -256,11 +256,16 @@ def settle_run(state: SessionState | None, command: SettleRun, ctx: Context) -> 
     if state is None or state.deleted or state.run is None or state.run.run_id != command.run_id:
         raise NotLive
     draft = new_draft(state, ctx)
-    cancelled = command.stop_reason is StopReason.CANCELLED
-    failure = None if cancelled else Failure(RunFailure.EXECUTOR_ERROR, command.reason)
-    if cancelled and state.run.cancellation is None:
-        draft.request_cancellation(command.reason, replaced=False)
-    end_by_force(draft, command.stop_reason, AbandonReason.SETTLED, failure=failure)
+    requested = state.run.cancellation is not None
+    if requested or command.stop_reason is StopReason.CANCELLED:
+        # After a request to cancel it a run ends CANCELLED, whoever ends it.
+        if not requested:
+            draft.request_cancellation(command.reason, replaced=False)
+        draft.end_run(StopReason.CANCELLED, AbandonReason.SETTLED)
+        draft.miss_steers(SubmissionFailure.TARGET_CANCELLING)
+    else:
+        failure = Failure(RunFailure.EXECUTOR_ERROR, command.reason)
+        end_by_force(draft, StopReason.FAILED, AbandonReason.SETTLED, failure=failure)
     facts = draft.ended
     assert facts is not None, "it was ended here"  # noqa: S101 - invariant
     decision = decided(draft, lambda: RunAnswer(draft.state.sequence, facts))

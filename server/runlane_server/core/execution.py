@@ -60,7 +60,8 @@ def commit_run(draft: Draft, command: CommitRun) -> CommitAnswer:
     turn = _Turn(draft, run, command)
     for index, operation in enumerate(command.operations):
         turn.index = index
-        if turn.over:
+        # A step asked for behind what ended the activation is not granted, and no error.
+        if turn.over and not isinstance(operation, ReserveModelStep):
             raise turn.invalid("the operation before it ended the activation")
         if isinstance(operation, ReserveModelStep):
             turn.reserve()
@@ -131,6 +132,9 @@ class _Turn:
         last = self.index == len(self.command.operations) - 1
         if not last or self.command.outcome is not None:
             raise self.invalid("reserve_model_step is last in its list, without an outcome")
+        if self.over:
+            self.results.append(OperationResult(paused=run.paused, run_ended=not run.paused))
+            return
         self._refuse_cancelling()
         if run.position is not Position.BEFORE_MODEL:
             raise self.invalid(
