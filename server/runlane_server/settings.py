@@ -111,11 +111,22 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
+class ScriptedCall(_Table):
+    """A tool that a scripted model asks for."""
+
+    tool: str = Field(min_length=1, max_length=255)
+    arguments: Mapping[str, Any] = {}
+    """`{input}` in a text stands for the text of the newest user message."""
+
+
 class ScriptEntry(_Table):
     """One answer of a scripted model."""
 
-    answer: str
-    """What it says. `{input}` stands for the text of the newest user message."""
+    answer: str | ScriptedCall | tuple[ScriptedCall, ...]
+    """What it says, or the tools that it asks for. `{input}` stands for the text of the newest
+    user message, `{result}` for the results of the tools that were asked for before."""
+    then: str | None = None
+    """What it says to the results of the tools that this answer asks for."""
     match: str | None = None
     """Only for a newest user message that holds this."""
     gate: str | None = None
@@ -156,6 +167,38 @@ class OpenAIModelConfig(_Table):
 ModelConfig = Annotated[ScriptedModelConfig | OpenAIModelConfig, Field(discriminator="kind")]
 
 
+Policy = Literal["allow", "ask", "deny"]
+
+
+class McpConfig(_Table):
+    """An MCP server whose tools an agent may use: the tables `[[agent.mcp]]`."""
+
+    command: tuple[str, ...] = ()
+    """A program and its arguments, spoken to through its stdin and stdout."""
+    url: str = ""
+    """Or where a server is that speaks streamable HTTP."""
+    env: Mapping[str, str] = {}
+    """Variables for the program."""
+    token_env: str | None = None
+    """Name of the environment variable that holds the bearer token of every HTTP request."""
+    policy: Policy = "allow"
+    """Whether its tools are run, ask a person first, or are refused."""
+    idempotent: bool | tuple[str, ...] = False
+    """Whether its tools may be run again where a result was lost: all, or those named."""
+    prefix: str = Field(default="", max_length=64)
+    """Begins the names of its tools."""
+    timeout_seconds: float | None = Field(default=None, gt=0, le=86_400)
+    """How long a call may take. None: no limit."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("an MCP server has either a command or a url")
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError("url is no http:// or https:// address")
+        return self
+
+
 class AgentLimits(_Table):
     """Budgets of an agent's runs, where their options name none."""
 
@@ -173,6 +216,12 @@ class AgentConfig(_Table):
     concurrency: int = Field(default=8, ge=1, le=1000)
     """How many of its runs go on at the same time."""
     limits: AgentLimits = AgentLimits()
+    mcp: tuple[McpConfig, ...] = ()
+    """MCP servers whose tools it may use."""
+    ask_question: bool = False
+    """Whether the model may ask the user, and the run then waits for the answer."""
+    policies: Mapping[str, Policy] = {}
+    """Policies by tool, in place of those of their servers."""
 
 
 class Settings(BaseSettings):
@@ -284,6 +333,12 @@ class Settings(BaseSettings):
         """
         variables = os.environ if environ is None else environ
         for agent in self.agent:
+            for server in agent.mcp:
+                if server.token_env is not None and not variables.get(server.token_env):
+                    raise SettingsError(
+                        f"agent {agent.name!r}: the environment variable {server.token_env}, "
+                        "named by mcp.token_env, is not set"
+                    )
             model = agent.model
             if not isinstance(model, OpenAIModelConfig) or model.api_key_env is None:
                 continue

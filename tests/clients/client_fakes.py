@@ -10,6 +10,7 @@ import grpc.aio
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from runlane.v1 import (
+    admin_service_pb2_grpc,
     executor_service_pb2_grpc,
     history_service_pb2_grpc,
     server_service_pb2_grpc,
@@ -68,6 +69,7 @@ class FakeServer:
         session_service_pb2_grpc.add_SessionServiceServicer_to_server(servicer, server)
         history_service_pb2_grpc.add_HistoryServiceServicer_to_server(servicer, server)
         executor_service_pb2_grpc.add_ExecutorServiceServicer_to_server(servicer, server)
+        admin_service_pb2_grpc.add_AdminServiceServicer_to_server(servicer, server)
         server_service_pb2_grpc.add_ServerServiceServicer_to_server(servicer, server)
         port = server.add_insecure_port(target)
         await server.start()

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import runlane
 from pydantic import BaseModel, ValidationError
-from runlane import _enums, _models, errors
+from runlane import _enums, _interactions, _models, _run_models, errors
 from runlane._retry import POLICIES
 from runlane.v1 import (
+    admin_service_pb2,
     error_reason_pb2,
     event_pb2,
     executor_service_pb2,
@@ -24,6 +25,7 @@ SERVICES = [
     session_service_pb2.DESCRIPTOR.services_by_name["SessionService"],
     history_service_pb2.DESCRIPTOR.services_by_name["HistoryService"],
     executor_service_pb2.DESCRIPTOR.services_by_name["ExecutorService"],
+    admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"],
     server_service_pb2.DESCRIPTOR.services_by_name["ServerService"],
 ]
 
@@ -123,7 +125,8 @@ def test_models_are_frozen():
     usage = runlane.Usage(input_tokens=1)
     with pytest.raises(ValidationError):
         usage.input_tokens = 2
-    for kind in vars(_models).values():
+    modules = (_models, _run_models, _interactions)
+    for kind in [kind for module in modules for kind in vars(module).values()]:
         if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not BaseModel:
             assert kind.model_config["frozen"], kind
 

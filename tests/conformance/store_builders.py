@@ -7,7 +7,11 @@ from typing import Any
 from runlane_server.core.model import (
     Author,
     Content,
+    InteractionClose,
+    InteractionState,
     Mode,
+    Phase,
+    PromptKind,
     Role,
     Route,
     RunOptions,
@@ -16,19 +20,27 @@ from runlane_server.core.model import (
     SessionStatus,
     StopReason,
     SubmissionState,
+    ToolCallState,
+    ToolOutcome,
     Usage,
 )
 from runlane_server.core.rows import (
     ActivationDequeued,
     ActivationQueued,
+    Closer,
+    InteractionInserted,
+    InteractionSettled,
     LeaseDropped,
     LeasePut,
     MessageAppended,
     RunEnded,
     RunInserted,
+    RunMoved,
     SessionInserted,
     SubmissionInserted,
     SubmissionSettled,
+    ToolCallInserted,
+    ToolCallMoved,
 )
 from runlane_server.store.base import (
     CommitUnit,
@@ -153,12 +165,28 @@ class Scripted:
             b"options " * 8,
         )
         self.message(data)
-        return self.add(ActivationQueued(self.activation_id, self.run_id, "main", self.time))
+        return self.add(ActivationQueued(self.activation_id, self.run_id, "main", self.time, 0))
 
-    def lease(self, executor: str = "x1", expire: int = 500, duration: int = 30) -> "Scripted":
+    def lease(
+        self,
+        executor: str = "x1",
+        expire: int = 500,
+        duration: int = 30,
+        *,
+        confirmed: bool = True,
+    ) -> "Scripted":
         self.add(ActivationDequeued(self.activation_id))
         return self.add(
-            LeasePut(self.activation_id, self.run_id, 1, "main", executor, duration, expire)
+            LeasePut(
+                self.activation_id,
+                self.run_id,
+                1,
+                "main",
+                executor,
+                duration,
+                expire,
+                confirmed=confirmed,
+            )
         )
 
     def end(self, reason: StopReason = StopReason.COMPLETED, **rest: Any) -> "Scripted":
@@ -169,6 +197,8 @@ class Scripted:
             "cancellation": None,
             "output_json": "",
             "output_message_number": 0,
+            "cause": None,
+            "tool_calls": 0,
             **rest,
         }
         self.add(
@@ -239,6 +269,107 @@ class Scripted:
         return self.add(
             SubmissionSettled(
                 submission_id, SubmissionState.DELIVERED, self.time, message_number=self.messages
+            )
+        )
+
+    # --- runs that wait ------------------------------------------------------------
+
+    def hold(self, phase: Phase, *, stalled: bool = False) -> "Scripted":
+        """The run has no activation from then on, or one that is lost."""
+        self.add(LeaseDropped(self.activation_id)).add(ActivationDequeued(self.activation_id))
+        return self.add(RunMoved(self.run_id, phase, stalled))
+
+    def go_on(self, not_before: int = 0) -> "Scripted":
+        self.activation_id = fresh("act")
+        self.add(RunMoved(self.run_id, Phase.ACTIVE, stalled=False))
+        return self.add(
+            ActivationQueued(self.activation_id, self.run_id, "main", self.time, not_before)
+        )
+
+    def calls(self, step: int, *arguments: str | None) -> "Scripted":
+        """A batch that is open; one call for each of the arguments."""
+        for ordinal, one in enumerate(arguments, 1):
+            call_id = f"call_{step}_{ordinal}"
+            self.add(ToolCallInserted(self.run_id, step, ordinal, call_id, "tool", one, self.time))
+        return self
+
+    def move_call(
+        self,
+        step: int,
+        ordinal: int,
+        state: ToolCallState,
+        result: bytes | None = None,
+        *,
+        outcome: ToolOutcome | None = None,
+        idempotent: bool = False,
+    ) -> "Scripted":
+        self.time += 1
+        stored = content(result) if result is not None else None
+        return self.add(
+            ToolCallMoved(self.run_id, step, ordinal, state, idempotent, outcome, self.time, stored)
+        )
+
+    def result(
+        self,
+        step: int,
+        ordinal: int,
+        encoded: bytes,
+        *,
+        stored: bool = False,
+        closer: bool = False,
+    ) -> "Scripted":
+        """A call's result message: given at once, a closer's, or the stored one."""
+        self.messages += 1
+        place = (step, ordinal)
+        row = MessageAppended(
+            self.messages,
+            self.run_id,
+            Role.TOOL,
+            Author.CLOSER if closer else Author.TOOL,
+            self.time,
+            step=step,
+            content=None if stored or closer else content(encoded),
+            closer=Closer("call", ToolOutcome.ERROR, "words") if closer else None,
+            from_call=place if stored else None,
+            call=place,
+        )
+        return self.add(row, encoded)
+
+    def ask(self, step: int = 0, prompt: bytes = b"prompt", expire: int = 0) -> str:
+        """The run waits for an answer; returns the interaction's id."""
+        interaction_id = fresh("int")
+        self.add(
+            InteractionInserted(
+                interaction_id,
+                self.run_id,
+                step,
+                1,
+                PromptKind.QUESTION,
+                prompt,
+                expire,
+                self.time,
+            )
+        )
+        self.hold(Phase.WAITING)
+        return interaction_id
+
+    def answer(self, interaction_id: str, answer: bytes = b"answer") -> "Scripted":
+        self.time += 1
+        self.add(
+            InteractionSettled(
+                interaction_id, InteractionState.ANSWERED, self.time, answer, b"#" * 32
+            )
+        )
+        return self.go_on()
+
+    def close_interaction(self, interaction_id: str) -> "Scripted":
+        self.time += 1
+        return self.add(
+            InteractionSettled(
+                interaction_id,
+                InteractionState.CLOSED,
+                self.time,
+                reason=InteractionClose.RUN_ENDED,
             )
         )
 

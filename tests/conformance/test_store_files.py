@@ -8,6 +8,8 @@ import shutil
 import sqlite3
 
 import pytest
+from runlane_server.core.model import InteractionState, Phase, TimerKind, ToolCallState
+from runlane_server.core.rows import TimerSet
 from runlane_server.store import migrate
 from runlane_server.store.base import Committed, CommitUnit, SessionFilter, SessionOrder
 from runlane_server.store.errors import StoreCorrupt, StoreError, StoreRefused
@@ -57,6 +59,8 @@ async def test_store_is_the_same_after_it_was_opened_again(path):
     again = SqliteStore(path)
     await again.open(0, "")
     assert again.info == info
+    assert len(info.secret) == 32
+    assert repr(info.secret) not in repr(info), "it is in no log"
     assert (await again.live(s.key, 9, 999, 9)).messages[0].data == b"kept"
     assert await again.check() == []
     await again.close()
@@ -71,6 +75,8 @@ async def test_memory_stores_are_private():
     assert await two.load(s.key) is None
     assert (one.info.kind, one.info.durable) == ("memory", False)
     assert one.info.store_id != two.info.store_id
+    assert one.info.secret != two.info.secret
+    assert len(one.info.secret) == 32
     await one.close()
     await two.close()
 
@@ -169,14 +175,53 @@ async def test_leases_at_reopening(path):
     await store.open(0, "")
     for executor, expire in (("embedded-1", 900), ("embedded-2", 50), ("x1", 60), ("x2", 900)):
         s = Scripted()
-        await write(
-            store, s.create().unit(), s.start().unit(), s.lease(executor, expire, 30).unit()
-        )
+        await write(store, s.create().unit(), s.start().unit())
+        await write(store, s.lease(executor, expire, 30, confirmed=executor == "x2").unit())
     await store.close()
     again = SqliteStore(path)
     await again.open(100, "embedded-")
-    found = {lease.executor_id: lease.expire_time for lease in await again.leases()}
-    assert found == {"embedded-1": 100, "embedded-2": 50, "x1": 130, "x2": 900}
+    found = await again.leases()
+    assert {lease.executor_id: lease.expire_time for lease in found} == {
+        "embedded-1": 100,
+        "embedded-2": 50,
+        "x1": 130,
+        "x2": 900,
+    }
+    for lease in found:
+        loaded = await again.load(lease.key)
+        assert loaded.lease_expire_time == lease.expire_time
+        assert loaded.lease_confirmed is (lease.executor_id == "x2")
+    await again.close()
+
+
+async def test_what_runs_wait_for_is_there_after_reopening(path):
+    store = SqliteStore(path)
+    await store.open(0, "")
+    asking, paused, behind = Scripted(), Scripted(), Scripted()
+    for s in (asking, paused, behind):
+        await write(store, s.create().unit(), s.start().unit(), s.lease().unit())
+    asking.calls(1, "{}", "{}").move_call(1, 2, ToolCallState.COMMITTED, b"\x00kept")
+    interaction_id = asking.ask(1, expire=500)
+    asking.add(TimerSet(TimerKind.INTERACTION, 500))
+    paused.hold(Phase.PAUSED)
+    behind.hold(Phase.ACTIVE).go_on(not_before=90)
+    await write(store, asking.unit(), paused.unit(), behind.unit())
+    inbox = await store.list_interactions("default", "", InteractionState.OPEN, None, 9)
+    calls = await store.list_tool_calls("default", asking.run_id, None, 9)
+    await store.close()
+    again = SqliteStore(path)
+    await again.open(0, "")
+    assert [row.interaction_id for row in inbox] == [interaction_id]
+    assert await again.list_interactions("default", "", InteractionState.OPEN, None, 9) == inbox
+    assert await again.list_tool_calls("default", asking.run_id, None, 9) == calls
+    assert calls[1].result == b"\x00kept"
+    assert (await again.run("default", asking.run_id)).phase is Phase.WAITING
+    assert (await again.run("default", paused.run_id)).phase is Phase.PAUSED
+    assert [one.not_before for one in await again.queued_activations()] == [90]
+    assert [(one.kind, one.due_time) for one in await again.timers()] == [
+        (TimerKind.INTERACTION, 500)
+    ]
+    assert await again.check() == []
     await again.close()
 
 
@@ -262,6 +307,16 @@ async def test_statements_do_not_grow_with_the_history(file_store):
         costs["submit"] = await statements(
             store, lambda: write(store, s.start().unit(request(s.session_id)))
         )
+        await write(store, s.lease().unit())
+        waits = {"batch": s.calls(1, "{}").unit()}
+        s.move_call(1, 1, ToolCallState.COMMITTED).result(1, 1, b"r")
+        waits["result"] = s.unit()
+        asked = s.ask(1)
+        waits["suspend"] = s.unit()
+        waits["answer"] = s.answer(asked).unit()
+        for name, unit in waits.items():
+            costs[name] = await statements(store, lambda one=unit: write(store, one))
+        run_id = s.run_id
         costs["end"] = await statements(
             store, lambda: write(store, s.end().unit(request(s.session_id)))
         )
@@ -280,13 +335,21 @@ async def test_statements_do_not_grow_with_the_history(file_store):
             "by number": lambda one=fork: store.messages_by_number(one.key, [1, 2]),
             "live": lambda: store.live(s.key, 50, 10**6, 100),
             "load": lambda: store.load(s.key),
+            "calls": lambda one=run_id: store.list_tool_calls("default", one, None, 50),
+            "inbox": lambda: store.list_interactions(
+                "default", "", InteractionState.ANSWERED, None, 50
+            ),
+            "stalled": lambda: store.list_stalled_runs("default", None, 50),
         }
         for name, read in reads.items():
             await read()
             costs[name] = await statements(store, read)
         counted.append(costs)
         for _ in range(60):
-            await write(store, s.start().unit(), s.end().unit())
+            await write(store, s.start().unit(), s.calls(1, "{}").unit())
+            s.move_call(1, 1, ToolCallState.COMMITTED).result(1, 1, b"r")
+            asked = s.ask(1)
+            await write(store, s.unit(), s.answer(asked).unit(), s.end().unit())
     assert counted[0] == counted[1]
     assert counted[1]["submit"] <= 10
 
@@ -332,6 +395,17 @@ async def test_plans_use_the_indexes(file_store):
         for order in (1, 2, 3):
             await file_store.list_sessions("default", SessionFilter(), order, after, 50)
         await file_store.list_sessions("default", SessionFilter(forks_of="x"), 1, after, 50)
+        await file_store.list_runs(s.key, (Phase.WAITING, Phase.PAUSED), after, 50)
+        await file_store.list_runs(s.key, (Phase.TERMINAL,), after, 50)
+        await file_store.list_stalled_runs("default", after, 50)
+        for session_id in ("", s.session_id):
+            for state in InteractionState:
+                await file_store.list_interactions("default", session_id, state, after, 50)
+    for place in (None, (5, 1)):
+        await file_store.list_tool_calls("default", s.run_id, place, 50)
+    await file_store.interaction("default", "int_x")
+    await file_store.answered_interactions("default", s.run_id, 1)
+    await file_store.load(s.key)
     await file_store.live(s.key, 9, 99, 9)
     await file_store.events(s.key, 0, 99, 9, 99)
     conn.set_trace_callback(None)

@@ -252,7 +252,7 @@ def test_interrupt_and_withdraw(server):
 
 def test_wait_has_an_end(server):
     told = server.bad("submit", "slow", "hold this", "--wait-seconds", "0.2")
-    assert "has not ended" in one_line(told)
+    assert "has not stopped" in one_line(told)
     server.good("interrupt", "slow", "--wait-seconds", "30")
 
 

@@ -31,7 +31,7 @@ FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | r
 COMMAND = re.compile(r"^(?=grpcurl |buf curl )", re.MULTILINE)
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 ID = re.compile(r"(?P<kind>[a-z]{3})_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-OPAQUE = {"digest", "nextPageToken", "version"}
+OPAQUE = {"digest", "externalToken", "nextPageToken", "version"}
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,9 @@ class Transcript:
 
     def _insert(self, part: str) -> str:
         part = part.replace(ADDRESS, self._address)
-        for told, real in self._told.items():
-            part = part.replace(told, real)
+        # Longest first: a token may hold an id.
+        for told in sorted(self._told, key=len, reverse=True):
+            part = part.replace(told, self._told[told])
         return part
 
     def differs(self, told: Any, real: Any, path: str) -> str | None:
@@ -205,35 +206,50 @@ def skip_where_missing(tool: str) -> None:
         pytest.skip("grpcurl is missing: its package has a binary for x86-64 alone")
 
 
-PROTOCOL = ROOT / "docs" / "protocol.md"
+WALKS = {
+    "protocol.md": {
+        *("CreateSession", "Submit", "GetLiveState", "StreamEvents", "WithdrawSubmission"),
+        *("InterruptRun", "PollActivation", "Commit", "Heartbeat", "WaitRun"),
+        *("ListForkPoints", "GetHistoryAtRun", "ForkSession", "ListSessions"),
+    },
+    "waiting.md": {
+        *("Submit", "PollActivation", "Commit", "ListToolCalls", "ListInteractions"),
+        *("AnswerInteraction", "CompleteExternal", "PauseRun", "UnpauseRun"),
+        *("RestoreRun", "ListStalledRuns", "SettleRun", "WaitRun"),
+    },
+}
+"""The pages that are walks, and the calls that each must show."""
+
+
+def steps_of_walk(page: str) -> list[Step]:
+    return steps_of(ROOT / "docs" / page)
 
 
 @pytest.mark.timeout(WALK_SECONDS)
-def test_the_protocol_can_be_walked_with_buf_that_knows_only_the_address(address, tmp_path):
-    assert Transcript(address, tmp_path).play(steps_of(PROTOCOL), {"buf"}) > 30
+@pytest.mark.parametrize("page", WALKS)
+def test_a_page_can_be_walked_with_buf_that_knows_only_the_address(page, address, tmp_path):
+    assert Transcript(address, tmp_path).play(steps_of_walk(page), {"buf"}) > 30
 
 
 @pytest.mark.timeout(WALK_SECONDS)
-def test_the_protocol_can_be_walked_with_grpcurl_and_repeated_with_buf(address, tmp_path):
+@pytest.mark.parametrize("page", WALKS)
+def test_a_page_can_be_walked_with_grpcurl_and_repeated_with_buf(page, address, tmp_path):
     skip_where_missing("grpcurl")
-    assert Transcript(address, tmp_path).play(steps_of(PROTOCOL), set(TOOLS)) > 60
+    assert Transcript(address, tmp_path).play(steps_of_walk(page), set(TOOLS)) > 60
 
 
+@pytest.mark.parametrize("page", WALKS)
 @pytest.mark.parametrize("tool", TOOLS)
-def test_the_walk_shows_what_a_client_needs(tool):
+def test_a_walk_shows_what_a_client_needs(tool, page):
     called = {
         part.rpartition("/")[2]
-        for step in steps_of(PROTOCOL)
+        for step in steps_of_walk(page)
         for command in step.commands
         if command[0] == tool
         for part in command
         if re.search(r"runlane\.v1\.\w+Service/\w+$", part)
     }
-    assert called >= {
-        *("CreateSession", "Submit", "GetLiveState", "StreamEvents", "WithdrawSubmission"),
-        *("InterruptRun", "PollActivation", "Commit", "Heartbeat", "WaitRun"),
-        *("ListForkPoints", "GetHistoryAtRun", "ForkSession", "ListSessions"),
-    }
+    assert called >= WALKS[page]
 
 
 def test_the_readme_commands_print_what_it_says(address, tmp_path):

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ SECONDS = 30
 SETTINGS = {"RUNLANE_AGENTS": "helper", "RUNLANE_STREAMS_MAX": "1"}
 PROVOKED_ELSEWHERE = {"DRAINING", "STORE_UNAVAILABLE", "STORE_CORRUPT", "INTERNAL_ERROR"}
 """They need a fault, or a call at the very moment of a stop: tests/unit/transport has them."""
-CONDITIONAL = {"operation_index", "run_id"}
+CONDITIONAL = {"tool_call_id", "operation_index", "run_id"}
 """Keys that the page calls absent in some cases."""
 
 
@@ -119,6 +119,51 @@ def check(reason: str, act: Any) -> None:
     assert info.domain == "runlane.dev"
 
 
+def refuse_waits(call: Calls, expect: Callable[[str, Any], None]) -> None:
+    """Provokes what is refused of runs that wait."""
+    fence = call.lease("waits")
+    run = fence.run_id
+    expect("ACTIVATION_MISMATCH", lambda: call("RestoreRun", run_id=run))
+
+    def commit(*operations: Any, **outcome: Any) -> Any:
+        return call("Commit", fence=fence, operations=operations, **outcome)
+
+    def results(name: str) -> dict[str, Any]:
+        return {"commit_tool_results": {"results": [{"tool_call_id": name, "outcome": 1}]}}
+
+    commit({"reserve_model_step": {}})
+    use = {"tool_use": {"tool_call_id": "call-1", "name": "look"}}
+    commit(
+        {"commit_model_step": {"content": [use]}},
+        {"claim_tool_calls": {"tool_call_ids": ["call-1"]}},
+    )
+    expect("OPERATION_INVALID", lambda: commit(finish={"completed": {}}))
+    expect("CALL_UNRESOLVED", lambda: commit(release={}))
+    ask = {"suspend": {"prompt": {"question": {"text": "Go on?"}}}}
+    expect("CALL_UNRESOLVED", lambda: commit(**ask))
+    expect("TOOL_CALL_NOT_FOUND", lambda: commit(results("call-9")))
+    asked = commit(results("call-1"), **ask).run.interaction_id
+
+    def answer(**kind: Any) -> Any:
+        names = {"run_id": run, "interaction_id": asked, "version": 1}
+        return call("AnswerInteraction", **names, answer=kind)
+
+    decisions = {"decisions": [{"tool_call_id": "call-1", "verdict": 1}]}
+    expect("ANSWER_INVALID", lambda: answer(permission=decisions))
+    token = {"token": "made-up-by-someone", "answer": {"error": "no"}}
+    expect("INTERACTION_NOT_FOUND", lambda: call("CompleteExternal", **token))
+    answer(question={"text": "yes"})
+    expect("INTERACTION_CONFLICT", lambda: answer(question={"text": "no"}))
+
+    fence = call("PollActivation", executor_id="docs", agents=["helper"]).activation.fence
+    form = {"suspend": {"prompt": {"form": {"json_schema": '{"type": "integer"}'}}}}
+    asked = commit(**form).run.interaction_id
+    expect("ANSWER_INVALID", lambda: answer(form={"json": '"one"'}))
+    call("InterruptRun", session_id="waits")
+    expect("INTERACTION_CLOSED", lambda: answer(form={"json": "1"}))
+    expect("RUN_TERMINAL", lambda: call("PauseRun", run_id=run))
+
+
 def test_each_example_is_refused_as_the_page_tells(server):
     process, address = server
     seen: set[str] = set()
@@ -166,6 +211,8 @@ def test_each_example_is_refused_as_the_page_tells(server):
         expect("RUN_CANCELLING", lambda: call.submit("leased", mode=4))
         call.end(fence)
         expect("STALE_ACTIVATION", lambda: call.end(fence))
+
+        refuse_waits(call, expect)
 
         run = call.busy("busy")
         expect("SESSION_BUSY", lambda: call.submit("busy"))

@@ -366,13 +366,11 @@ async def test_a_refusal_of_the_model():
 
 
 @pytest.mark.asyncio
-async def test_a_call_of_a_tool_is_refused():
-    call = {"index": 0, "id": "t1", "type": "function", "function": {"name": "f", "arguments": ""}}
-    reply = stream(chunk({"tool_calls": [call]}), chunk({}, "tool_calls"))
-    async with endpoint(reply) as served:
+async def test_a_call_of_a_function_of_old_is_refused():
+    async with endpoint(stream(chunk({}, "function_call"))) as served:
         error = await fail(served)
     assert error.reason is RunFailureReason.MODEL_REFUSED
-    assert "tool" in error.message
+    assert "function" in error.message
 
 
 @pytest.mark.asyncio

@@ -71,7 +71,7 @@ async def test_health_and_reflection_are_served_for_every_service(shared):
 
         names = [one.name for one in (await ask(list_services="")).list_services_response.service]
         ours = [one for one in names if one.startswith("runlane.v1.")]
-        assert len(ours) == 4
+        assert len(ours) == 5
         for name in ours:
             found = (await ask(file_containing_symbol=name)).file_descriptor_response
             files = [FileDescriptorProto.FromString(one) for one in found.file_descriptor_proto]

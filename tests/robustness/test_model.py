@@ -1,6 +1,7 @@
 """The real engine on a real store beside a small model of it, with restarts and lost answers."""
 
 import asyncio
+import dataclasses
 import shutil
 import tempfile
 from collections import Counter
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from runlane.v1.message_pb2 import Message
 from runlane_server.app.views import ForkRequest
 from runlane_server.core.admission import column
 from runlane_server.core.commands import (
@@ -20,22 +22,42 @@ from runlane_server.core.commands import (
     Finish,
     FinishKind,
     ReopenSession,
+    RestoreRun,
+    SettleRun,
     Submit,
 )
+from runlane_server.core.context import Context
 from runlane_server.core.errors import Refused
-from runlane_server.core.machine import Context
 from runlane_server.core.model import (
     Failure,
     Mode,
     OnMiss,
+    Recovery,
     RunFailure,
+    RunLimits,
     RunOptions,
     SessionKey,
     SessionRecord,
+    StopReason,
+    ToolCallState,
+    ToolOutcome,
 )
 from support.allowed import check_allowed
-from support.reference import ModelSession
-from support.steps import LEASE, RELEASE, RESERVE, SECOND, answer, fence_of, text
+from support.reference import How, ModelRun, ModelSession, first_prepared, run_phase
+from support.steps import (
+    LEASE,
+    RELEASE,
+    RESERVE,
+    SECOND,
+    answer,
+    asks,
+    claims,
+    fence_of,
+    question,
+    reply_to,
+    results,
+    text,
+)
 from support.world import World
 
 OUTCOMES: dict[str, Any] = {
@@ -45,7 +67,20 @@ OUTCOMES: dict[str, Any] = {
     "FAILED": Finish(FinishKind.FAILED, failure=Failure(RunFailure.EXECUTOR_ERROR)),
     "CANCELLED": Finish(FinishKind.CANCELLED),
 }
-WHAT: dict[str, list[Any]] = {"": [], "reserve": [RESERVE], "step": [answer()]}
+WHAT: dict[str, Any] = {
+    "": lambda _: [],
+    "reserve": lambda _: [RESERVE],
+    "step": lambda _: [answer()],
+    "asks": lambda names: [asks(*names)],
+    "claim": lambda names: [claims(*names)],
+    "reclaim": lambda names: [claims(*names, idempotent=True)],
+    "result": lambda names: [results(*names)],
+    "error": lambda names: [results(*names, outcome=ToolOutcome.ERROR)],
+}
+OPEN = ("claim", "reclaim", "result", "error")
+HOWS = st.sampled_from([
+    How(), How(), How(1), How(2), How(manual=True), How(duration=90 * SECOND), How(2, manual=True, duration=50 * SECOND),
+])  # fmt: skip
 SESSIONS_MAX = 4
 PLACES = st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3])
 """Most happens in one session: what is deep is reached by many steps."""
@@ -63,6 +98,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.world = World(None if self.in_memory else self.folder / "test.db", slots_max=2)
         self.model: dict[str, ModelSession] = {}
         self.told: list[tuple[Any, Any]] = []
+        self.answered: dict[str, Any] = {}
+        self.looked_at: set[str] = set()
         self.count = 0
 
     def teardown(self) -> None:
@@ -118,21 +155,20 @@ class EngineMachine(RuleBasedStateMachine):
 
     # --- clients -----------------------------------------------------------
 
-    @rule(n=PLACES, mode=st.sampled_from(list(Mode)), budget=st.sampled_from([1, 2, 20]), moves=st.booleans())  # fmt: skip
-    def submit(self, n: int, mode: Mode, budget: int, moves: bool) -> None:
+    @rule(n=PLACES, mode=st.sampled_from(list(Mode)), how=HOWS, moves=st.booleans())
+    def submit(self, n: int, mode: Mode, how: How, moves: bool) -> None:
         name = self.pick(n)
         # The label is the request_id that `ask` makes.
         label = f"Submit-{self.count + 1}"
         steers = mode in {Mode.STEER, Mode.AUTO}
-        options = None if steers else RunOptions(max_model_steps=budget)
+        how = How() if steers else how
+        options = None if steers else _options(how)
         on_miss = OnMiss.FOLLOW_UP if moves and steers else OnMiss.FAIL
         command = Submit(text(label), mode, on_miss=on_miss, options=options)
         got = self.ask("Submit", lambda caller: self.world.app.submit(caller, name, command))
         if not isinstance(got, str):
             got = f"{got.submission.route.name} {got.submission.state.name}"
-        wanted = self.model[name].submit(
-            label, mode.name, 20 if steers else budget, self.now, moves=moves and steers
-        )
+        wanted = self.model[name].submit(label, mode.name, how, self.now, moves=moves and steers)
         assert got == wanted
         self.check(name)
 
@@ -211,7 +247,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert (got.message_count, got.digest) == (count, row.digest)
         self.model[name] = made = ModelSession(prefix=prefix)
         if with_input:
-            made.submit(label, "START", 20, self.now)
+            made.submit(label, "START", How(), self.now)
         self.check(source)
         self.check(name)
 
@@ -232,65 +268,216 @@ class EngineMachine(RuleBasedStateMachine):
         self.run(self.world.settle(name))
         view = self.run(self.world.app.poll(caller, "x1", [name], 0, LEASE, 10_000))
         model = self.model[name]
-        assert (view.leased is not None) == (model.column == "Q")
+        ready = model.column == "Q" and model.run.not_before <= self.now
+        assert (view.leased is not None) == ready
         if view.leased is not None:
             model.lease(self.now)
             run = model.run
             assert view.leased.fence.epoch == run.attempt
             open_step = run.reserved if run.reserved > run.committed else 0
             assert view.leased.reserved_step == open_step
+            assert [ToolCallState(one.state).name for one in view.leased.calls] == [one.state for one in run.calls]  # fmt: skip
             assert len(view.leased.context) == len(model.prefix) + len(model.texts)
         self.check(name)
 
-    @rule(n=PLACES, what=st.sampled_from(list(WHAT)), outcome=st.sampled_from(list(OUTCOMES)))  # fmt: skip
-    def commit(self, n: int, what: str, outcome: str) -> None:
+    def held(self, n: int) -> ModelRun | None:
+        """The run of a session, leased where it can be."""
         name = self.pick(n)
-        self.run(self.world.settle(name))
-        if self.model[name].column not in {"L", "Lc"}:
+        if self.model[name].column == "Q":
             self.lease(n)
-            what, outcome = "reserve", ""
-        if self.model[name].column not in {"L", "Lc"}:
+        run = self.model[name].run
+        return run if run is not None and run.place == "L" else None
+
+    @rule(n=PLACES, what=st.sampled_from(["", "reserve", "step", "asks"]), outcome=st.sampled_from(list(OUTCOMES)))  # fmt: skip
+    def commit(self, n: int, what: str, outcome: str) -> None:
+        if self.held(n) is not None:
+            names = (
+                tuple(f"c{self.count}-{place}" for place in range(1, 4)) if what == "asks" else ()
+            )
+            self.commits(n, what, names, outcome)
+
+    @rule(n=PLACES, what=st.sampled_from(OPEN), data=st.data(), outcome=st.sampled_from(["", "", "", *OUTCOMES]))  # fmt: skip
+    def call(self, n: int, what: str, data: Any, outcome: str) -> None:
+        """Something about the open batch; now and then what does not fit."""
+        run = self.held(n)
+        if run is not None and run.calls:
+            names = [one.name for one in run.calls]
+            chosen = data.draw(
+                st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True)
+            )
+            self.commits(n, what, tuple(chosen), outcome)
+
+    @rule(n=PLACES, order=st.permutations([0, 1, 2]), what=st.sampled_from(["claim", "reclaim"]), done=st.integers(1, 3))  # fmt: skip
+    def batch(self, n: int, order: list[int], what: str, done: int) -> None:
+        """A batch from its step on, with so many results of three."""
+        if self.model[self.pick(n)].column == "IDLE":
+            self.submit(n, Mode.AUTO, How(), False)
+        if self.held(n) is None:
             return
+        self.commit(n, "reserve", "")
+        self.commit(n, "asks", "")
+        run = self.held(n)
+        if run is not None and run.calls and not run.cancelling:
+            names = [run.calls[place].name for place in order]
+            open_ones = [one.name for one in run.calls if one.state == "PREPARED"]
+            self.commits(n, what, tuple(open_ones), "")
+            for name in names[:done]:
+                self.commits(n, "result", (name,), "")
+
+    def commits(self, n: int, what: str, names: tuple[str, ...], outcome: str, expire: int = 0) -> None:  # fmt: skip
+        name = self.pick(n)
+        model = self.model[name]
         fence = fence_of(self.run(self.world.state(name)))
-        command = CommitRun(fence, list(WHAT[what]), OUTCOMES[outcome], LEASE)
+        ends = OUTCOMES.get(outcome)
+        if outcome == "suspend":
+            asked = first_prepared(model.run)
+            ends = question(*([asked] if asked else []), expire=expire)
+        command = CommitRun(fence, WHAT[what](names), ends, LEASE)
         got = self.ask("Commit", lambda caller: self.world.app.commit(caller, command))
         if not isinstance(got, str):
             if what == "reserve":
                 (result,) = got.results
-                got = "granted" if result.granted else "ended"
+                got = "granted" if result.granted else "paused" if result.paused else "ended"
             else:
                 got = "applied" if got.outcome_applied else "goes on"
-        assert got == self.model[name].commit(self.now, what, outcome)
+        assert got == model.commit(self.now, what, names, outcome, expire)
         self.check(name)
+
+    @rule(n=PLACES, expire=st.sampled_from([0, 0, 40 * SECOND]))
+    def suspend(self, n: int, expire: int) -> None:
+        if self.held(n) is not None:
+            self.commits(n, "", (), "suspend", expire)
 
     @rule(n=PLACES, outcome=st.sampled_from(["", "COMPLETED", "COMPLETED", "FAILED", "release"]), steers=st.integers(0, 2), moves=st.booleans())  # fmt: skip
     def work(self, n: int, outcome: str, steers: int, moves: bool) -> None:
         """A step from its reservation to its end, with steers before it."""
-        name = self.pick(n)
-        if self.model[name].column == "IDLE":
-            self.submit(n, Mode.AUTO, 20, False)
-        if self.model[name].column == "Q":
-            self.lease(n)
-        if self.model[name].column == "L":
+        if self.model[self.pick(n)].column == "IDLE":
+            self.submit(n, Mode.AUTO, How(), False)
+        run = self.held(n)
+        if run is not None and not run.cancelling:
             for _ in range(steers):
-                self.submit(n, Mode.STEER, 20, moves)
+                self.submit(n, Mode.STEER, How(), moves)
             self.commit(n, "reserve", "")
             self.commit(n, "step", outcome)
 
-    @rule(n=PLACES, replaces=st.integers(1, 3), budget=st.sampled_from([1, 2]))
-    def replace(self, n: int, replaces: int, budget: int) -> None:
+    @rule(n=PLACES, replaces=st.integers(1, 3), how=HOWS)
+    def replace(self, n: int, replaces: int, how: How) -> None:
         """One REPLACE behind the other, then the end of what they replace."""
         for _ in range(replaces):
-            self.submit(n, Mode.REPLACE, budget, False)
+            self.submit(n, Mode.REPLACE, how, False)
         if self.model[self.pick(n)].column == "Lc":
             self.commit(n, "", "CANCELLED")
+
+    # --- runs that wait, stop and come back ----------------------------------
+
+    @rule(n=PLACES, again=st.booleans())
+    def pause(self, n: int, again: bool) -> None:
+        name = self.pick(n)
+        got = self.ask("PauseRun", lambda caller: self.world.app.pause_run(caller, name, ""))
+        assert _receipt(got) == self.model[name].pause()
+        self.check(name)
+        if again:
+            self.unpause(n)
+
+    @rule(n=PLACES)
+    def unpause(self, n: int) -> None:
+        name = self.pick(n)
+        got = self.ask("UnpauseRun", lambda caller: self.world.app.unpause_run(caller, name, ""))
+        assert _receipt(got) == self.model[name].unpause()
+        self.check(name)
+
+    @rule(n=PLACES, words=st.sampled_from(["yes", "no"]))
+    def answer(self, n: int, words: str) -> None:
+        """Answers what is asked, or what was."""
+        name = self.pick(n)
+        model = self.model[name]
+        if model.run is None or model.run.place != "W":
+            if name in self.answered:
+                got = self._answers(self.answered[name], words)
+                assert got == ("ANSWERED" if words == "yes" else "INTERACTION_CONFLICT")
+            return
+        command = reply_to(self.run(self.world.state(name)))
+        got = self._answers(command, "yes")
+        phase = model.answer()
+        assert (got, run_phase(model.run)) == ("ANSWERED", phase)
+        self.answered[name] = command
+        self.check(name)
+
+    def _answers(self, command: Any, words: str) -> str:
+        given = command if words == "yes" else dataclasses.replace(command, hash=b"other")
+        app, caller = self.world.app, self.world.caller("AnswerInteraction")
+        row = self.run(app.find_interaction("default", command.run_id, command.interaction_id))
+        try:
+            result = self.run(app.answer_interaction(caller, row, given))
+        except Refused as refusal:
+            return refusal.reason.name
+        return result.answer.interaction.state.name
+
+    @rule(n=PLACES, force=st.booleans())
+    def restore(self, n: int, force: bool) -> None:
+        name = self.pick(n)
+        model = self.model[name]
+        if model.run is None:
+            return
+        run = self.run(self.world.state(name)).run
+        current = run.activation.activation_id if run.activation is not None else ""
+        command = RestoreRun(run.run_id, current, force)
+        got = self.ask("RestoreRun", lambda caller: self.world.app.restore_run(caller, command))
+        assert got.outcome.name == model.restore(force=force)
+        self.check(name)
+
+    @rule(n=PLACES, how=st.sampled_from(["FAILED", "CANCELLED"]))
+    def settle(self, n: int, how: str) -> None:
+        name = self.pick(n)
+        model = self.model[name]
+        if model.run is None:
+            return
+        run_id = self.run(self.world.state(name)).run.run_id
+        command = SettleRun(run_id, StopReason[how], "lost")
+        got = self.ask("SettleRun", lambda caller: self.world.app.settle_run(caller, command))
+        assert got.run.stop_reason.name == model.settle(how)
+        self.check(name)
+
+    @rule(n=PLACES, seconds=st.sampled_from([10, 30, 35, 60]), heard=st.booleans())
+    def lose(self, n: int, seconds: int, heard: bool) -> None:
+        """Its executor is silent for so long, or never was heard of."""
+        if self.held(n) is not None:
+            if heard:
+                self.heartbeat(n)
+            self.time_passes(seconds)
+
+    @rule(n=PLACES, what=st.sampled_from(["", "reserve", "step", "claim"]), pauses=st.booleans(), ends=st.sampled_from(["restore", "pause", "settle", ""]))  # fmt: skip
+    def stall(self, n: int, what: str, pauses: bool, ends: str) -> None:
+        """A run that waits for a hand once its executor is lost, and what is done then."""
+        if self.model[self.pick(n)].column == "IDLE":
+            self.submit(n, Mode.AUTO, How(), False)
+            self.interrupt(n)
+            self.submit(n, Mode.START, How(manual=True), False)
+        run = self.held(n)
+        if run is None:
+            return
+        self.commit(n, "reserve" if what else "", "")
+        if what in {"step", "claim"}:
+            self.commit(n, "step" if what == "step" else "asks", "")
+        run = self.held(n)
+        if what == "claim" and run is not None and run.calls:
+            self.commits(n, "claim", (run.calls[0].name,), "")
+        if pauses:
+            self.pause(n, False)
+        self.time_passes(30)
+        if ends == "restore":
+            self.restore(n, False)
+        elif ends == "pause":
+            self.pause(n, True)
+        elif ends == "settle":
+            self.settle(n, "FAILED")
 
     @rule(n=PLACES)
     def heartbeat(self, n: int) -> None:
         name = self.pick(n)
         self.run(self.world.settle(name))
         model = self.model[name]
-        if model.column in {"L", "Lc"}:
+        if model.run is not None and model.run.place == "L":
             fence = fence_of(self.run(self.world.state(name)))
             caller = self.world.caller("Heartbeat")
             control = self.run(self.world.app.heartbeat(caller, fence, LEASE))
@@ -303,6 +490,14 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 10, 20, 30]))
     def time_passes(self, seconds: int) -> None:
         self.world.clock.advance(seconds * SECOND)
+        self.rings()
+
+    def rings(self) -> None:
+        """What is due happens now, here and there: a back-off counts from then on."""
+        for name, model in self.model.items():
+            self.run(self.world.settle(name))
+            model.due(self.now)
+        self.run(self.world.ring())
 
     @precondition(lambda self: not self.in_memory)
     @rule()
@@ -310,6 +505,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.run(self.world.restart())
         for model in self.model.values():
             model.restarted(self.now)
+        self.rings()
         for name in self.model:
             self.check(name)
 
@@ -336,15 +532,62 @@ class EngineMachine(RuleBasedStateMachine):
             if one.WhichOneof("body") in {"submission_delivered", "submission_failed", "submission_withdrawn"}
         )  # fmt: skip
         assert set(ends.values()) <= {1}
+        self._check_claims(events)
         terminal = Counter(one.run_id for one in events if one.WhichOneof("body") == "run_terminal")
         assert list(terminal.values()) == [1] * len(model.ended)
         if state.run is not None:
             run = state.run
             assert (run.steps_reserved, run.steps_committed) == (model.run.reserved, model.run.committed)  # fmt: skip
-            assert run.steps_reserved <= run.max_model_steps == model.run.budget
+            assert run.steps_reserved <= run.limits.max_model_steps == model.run.budget
+            wanted = model.run
+            assert (run.attempt, run.recoveries) == (wanted.attempt, wanted.recoveries)
+            assert (run.not_before, run.deadline_time) == (wanted.not_before, wanted.deadline)
+            assert run.phase.name == run_phase(wanted)
+            assert [(one.tool_call_id, one.state.name, one.appended) for one in run.calls] == [(one.name, one.state, one.appended) for one in wanted.calls]  # fmt: skip
         slot = await world.engine.peek(state.key)
         assert slot.state == state
         check_allowed(state, Context(state.key, self.now, slot.lease_expire_time, world.new_id, world.rules))  # fmt: skip
+        await self._check_calls(name)
+
+    def _check_claims(self, events: list[Any]) -> None:
+        """No call is claimed twice that may not be run again."""
+        once: set[tuple[str, str]] = set()
+        for event in events:
+            if event.WhichOneof("body") == "tool_call_claimed":
+                it = event.tool_call_claimed
+                place = (event.run_id, it.tool_call_id)
+                assert place not in once
+                if not it.idempotent:
+                    once.add(place)
+
+    async def _check_calls(self, name: str) -> None:
+        """Every tool use of a run that has ended has one result message; an unknown one is told."""
+        store = self.world.store
+        for row in await store.list_runs(SessionKey("default", name), [], None, 10_000):
+            if not row.stop_reason or row.run_id in self.looked_at:
+                continue
+            self.looked_at.add(row.run_id)
+            calls = await store.list_tool_calls("default", row.run_id, None, 10_000)
+            numbers = [Message.FromString(one.result).number for one in calls]
+            assert 0 not in numbers
+            assert numbers == sorted(set(numbers))
+            states = {ToolCallState(one.state).name for one in calls}
+            assert states <= {"COMMITTED", "OUTCOME_UNKNOWN", "CANCELLED"}
+            unknown = any(
+                one.state == ToolCallState.OUTCOME_UNKNOWN and not one.idempotent for one in calls
+            )
+            assert unknown == (row.stop_reason.name == "OUTCOME_UNKNOWN")
+
+
+def _options(how: How) -> RunOptions:
+    return RunOptions(
+        limits=RunLimits(max_model_steps=how.budget, max_duration=how.duration),
+        recovery=Recovery.MANUAL if how.manual else Recovery.AUTO,
+    )
+
+
+def _receipt(got: Any) -> str:
+    return got if isinstance(got, str) else got.receipt.name
 
 
 def _result(given: Any) -> Any:

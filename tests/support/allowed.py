@@ -2,11 +2,23 @@
 
 from runlane_server.core.admission import SUBMIT_COMMANDS, allowed_commands
 from runlane_server.core.commands import WithdrawSubmission
+from runlane_server.core.context import Context
 from runlane_server.core.errors import Refused
-from runlane_server.core.machine import Context, decide
+from runlane_server.core.machine import decide
 from runlane_server.core.model import Command, SessionState
 
-from support.steps import Step, close, delete, interrupt, put, reopen
+from support.steps import (
+    Step,
+    close,
+    delete,
+    interrupt,
+    pause,
+    put,
+    reopen,
+    reply,
+    restore,
+    unpause,
+)
 
 
 def pending(state: SessionState) -> str:
@@ -22,6 +34,10 @@ TRIES: dict[Command, Step] = {
     Command.CLOSE: close,
     Command.REOPEN: reopen,
     Command.DELETE: delete,
+    Command.PAUSE: pause,
+    Command.UNPAUSE: unpause,
+    Command.RESTORE: restore(),
+    Command.ANSWER: reply(),
 }
 
 

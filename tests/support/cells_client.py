@@ -34,8 +34,9 @@ from support.table import (
     run_id_of,
 )
 
-_BUSY_ALLOWED = "AUTO,QUEUE,STEER,FOLLOW_UP,REPLACE,INTERRUPT,CLOSE"
-_CANCELLING_ALLOWED = "AUTO,QUEUE,FOLLOW_UP,REPLACE,CLOSE"
+_BUSY_ALLOWED = "AUTO,QUEUE,STEER,FOLLOW_UP,REPLACE,INTERRUPT,CLOSE,PAUSE"
+_LEASED_ALLOWED = f"{_BUSY_ALLOWED},RESTORE"
+_CANCELLING_ALLOWED = "AUTO,QUEUE,FOLLOW_UP,REPLACE,CLOSE,RESTORE"
 _IDLE_ALLOWED = "START,AUTO,QUEUE,REPLACE,CLOSE,DELETE"
 _FIRST = "first LIVE"
 
@@ -88,7 +89,7 @@ def _cells_submit() -> list[Cell]:
             refused(state, mode.name, put("new", mode), Reason.SESSION_IDLE, allowed_commands=_IDLE_ALLOWED)
             for mode in (Mode.STEER, Mode.FOLLOW_UP)
         ]  # fmt: skip
-    for state, allowed in (("Q", _BUSY_ALLOWED), ("L", _BUSY_ALLOWED), ("L final", _BUSY_ALLOWED), ("Lc", _CANCELLING_ALLOWED)):  # fmt: skip
+    for state, allowed in (("Q", _BUSY_ALLOWED), ("L", _LEASED_ALLOWED), ("L final", _LEASED_ALLOWED), ("Lc", _CANCELLING_ALLOWED)):  # fmt: skip
         cells.append(
             refused(
                 state, "START", put("new", Mode.START), Reason.SESSION_BUSY,

@@ -13,6 +13,7 @@ from support.steps import (
     LEASE,
     RELEASE,
     RESERVE,
+    UNCONFIRMED,
     Step,
     answer,
     commit,
@@ -36,7 +37,7 @@ from support.table import (
 
 def _leased(answer: Any, before: SessionState, after: SessionState) -> None:
     assert answer.fence == fence_of(after)
-    assert answer.lease_expire_time == after.last_time + LEASE
+    assert answer.lease_expire_time == after.last_time + UNCONFIRMED
     assert after.run.activation.executor_id == "x1"
 
 
@@ -89,7 +90,6 @@ def _invalid(state: str, what: str, step: Step, detail: str, index: str = "") ->
 
 _LAST = "reserve_model_step is last in its list, without an outcome"
 _NONE_RESERVED = "no model step is reserved"
-_NO_TOOLS = "this version runs no tools"
 _HAS_ANSWER = "the run has its final answer; finish it"
 _NOT_ASKED = "cancellation of the run was not requested"
 
@@ -127,7 +127,6 @@ EXECUTOR_CELLS = [
     _invalid("L", "step without a reservation", commit(_A), _NONE_RESERVED, "0"),
     _invalid("L final", "step", commit(_A), _NONE_RESERVED, "0"),
     _invalid("L reserved", "two steps", commit(_A, _A), _NONE_RESERVED, "1"),
-    _invalid("L reserved", "step with a tool", commit(answer(tool=True)), _NO_TOOLS, "0"),
     _invalid("L", "finish cancelled", commit(outcome=CANCELLED), _NOT_ASKED),
     _invalid("L reserved", "step, finish cancelled", commit(_A, outcome=CANCELLED), _NOT_ASKED),
     Cell("L reserved", "nothing", commit(), "L", look=lambda a, b, s: _renewed(a, s)),

@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from runlane_server.core.commands import Answer
+from runlane_server.core.context import Context, Decision
 from runlane_server.core.errors import Refused
-from runlane_server.core.machine import Context, Decision, decide, decide_due
-from runlane_server.core.model import Rules, SessionKey, SessionState
+from runlane_server.core.machine import decide, decide_due
+from runlane_server.core.model import Rules, SessionKey, SessionState, StopReason, ToolCallState
 from runlane_server.core.rows import (
     Event,
     MessageAppended,
@@ -15,11 +16,14 @@ from runlane_server.core.rows import (
     SubmissionInserted,
     SubmissionMoved,
     SubmissionSettled,
+    ToolCallInserted,
+    ToolCallMoved,
 )
 from runlane_server.runtime.records import encode_state
 
 from support.steps import SECOND, Step
 
+_ENDS = {"COMMITTED", "CANCELLED", "OUTCOME_UNKNOWN"}
 KEY = SessionKey("default", "ses_1")
 START = 1_700_000_000 * SECOND
 
@@ -44,23 +48,36 @@ class Lane:
         self.state: SessionState | None = None
         self.now = START
         self.lease_end = 0
+        self.lease_confirmed = True
         self.new_id = Ids()
         self.events: list[Event] = []
         self.messages: list[MessageAppended] = []
         self.runs: dict[str, list[str]] = {}
         self.inputs: dict[str, str] = {}
         self._labels: dict[str, str] = {}
+        self._calls: dict[tuple[str, int, int], list[str]] = {}
 
     def context(self, label: str = "") -> Context:
-        return Context(self.key, self.now, self.lease_end, self.new_id, self.rules, label)
+        return Context(
+            self.key,
+            self.now,
+            self.lease_end,
+            self.new_id,
+            self.rules,
+            label,
+            self.lease_confirmed,
+        )
 
-    def do(self, *steps: Step) -> Answer:
+    def do(self, *steps: Step) -> Answer | None:
         """Does steps, what is due before each; returns the answer of the last."""
+        given = None
         for step in steps:
+            self.now += step.passes
             self.due()
-            decision = self.decided(step.make(self.state), step.label)
-        assert decision.answer is not None
-        return decision.answer
+            if not step.passes:
+                given = self.decided(step.make(self.state), step.label).answer
+                assert given is not None
+        return given
 
     def refused(self, step: Step) -> Refused:
         try:
@@ -105,6 +122,7 @@ class Lane:
         self.events += decision.events
         if decision.lease_expire_time is not None:
             self.lease_end = decision.lease_expire_time
+            self.lease_confirmed = decision.lease_confirmed
         for row in decision.rows:
             self._note(row)
         self._check()
@@ -118,6 +136,7 @@ class Lane:
         elif isinstance(row, RunEnded):
             assert self.runs[row.run_id][1] == "LIVE"
             self.runs[row.run_id][1] = row.stop_reason.name
+            self._check_calls(row)
         elif isinstance(row, SubmissionInserted):
             self._labels[row.submission_id] = row.request_id
             self.inputs[row.request_id] = "PENDING"
@@ -130,6 +149,29 @@ class Lane:
             self.inputs[label] = row.state.name + why
         elif isinstance(row, MessageAppended):
             self.messages.append(row)
+            if row.call is not None:
+                self._calls[row.run_id, *row.call].append("MESSAGE")
+        elif isinstance(row, ToolCallInserted):
+            self._calls[row.run_id, row.step, row.ordinal] = ["PREPARED"]
+        elif isinstance(row, ToolCallMoved):
+            call = self._calls[row.run_id, row.step, row.ordinal]
+            if row.state is ToolCallState.CLAIMED:
+                assert "CLAIMED" not in call, "claimed twice, and not idempotent"
+            call.append(row.state.name + (" idempotent" if row.idempotent else ""))
+
+    def _check_calls(self, row: RunEnded) -> None:
+        """Every call of a run that has ended has one end and one message, in order."""
+        calls = {place: told for place, told in self._calls.items() if place[0] == row.run_id}
+        for told in calls.values():
+            assert told.count("MESSAGE") == 1
+            (end,) = [one.split()[0] for one in told if one.split()[0] in _ENDS]
+            assert end in _ENDS
+        unknown = any("OUTCOME_UNKNOWN" in told for told in calls.values())
+        assert unknown is (row.stop_reason is StopReason.OUTCOME_UNKNOWN)
+        assert (row.cause is None) is not unknown
+        shown = [one.call for one in self.messages if one.run_id == row.run_id and one.call]
+        assert shown == sorted(shown)
+        assert len(calls) == row.tool_calls
 
     def _check(self) -> None:
         """What holds of every state."""
@@ -147,7 +189,7 @@ class Lane:
             assert not waiting, "an idle session has nothing that waits"
         else:
             assert all(one.run_id == state.run.run_id for one in state.steers)
-            assert state.run.steps_reserved <= state.run.max_model_steps
+            assert state.run.steps_reserved <= state.run.limits.max_model_steps
             assert state.run.cancellation is None or not state.steers
         assert [one.number for one in self.messages] == list(range(1, len(self.messages) + 1))
 

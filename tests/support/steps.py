@@ -6,19 +6,29 @@ from typing import Any
 
 from runlane.v1 import message_pb2
 from runlane_server.core.commands import (
+    AnswerInteraction,
+    ClaimToolCalls,
     CloseSession,
     CommitModelStep,
     CommitRun,
+    CommitToolResults,
     CreateSession,
     DeleteSession,
     Finish,
     FinishKind,
     InterruptRun,
     LeaseActivation,
+    PauseRun,
     Release,
     ReopenSession,
     ReserveModelStep,
+    RestoreRun,
+    SettleRun,
     Submit,
+    Suspend,
+    ToolResult,
+    UnpauseRun,
+    Verdict,
     WithdrawSubmission,
 )
 from runlane_server.core.model import (
@@ -27,15 +37,20 @@ from runlane_server.core.model import (
     Fence,
     Mode,
     OnMiss,
+    PromptKind,
     RunFailure,
     SessionRecord,
     SessionState,
+    StopReason,
+    ToolOutcome,
+    ToolUse,
     Usage,
 )
 from runlane_server.transport.content import input_content
 
 SECOND = 1_000_000
 LEASE = 30 * SECOND
+UNCONFIRMED = 10 * SECOND
 GRACE = 30 * SECOND
 AGENT = "main"
 COMPLETED = Finish(FinishKind.COMPLETED)
@@ -51,10 +66,19 @@ def text(words: str) -> Content:
 
 @dataclass(frozen=True)
 class Step:
-    """A command to come; `label` is its request_id, and names its input in what follows."""
+    """A command to come; `label` is its request_id, and names its input in what follows.
+
+    With `passes` it is no command: so many microseconds go by, and what is due happens.
+    """
 
     make: Callable[[SessionState], Any]
     label: str = ""
+    passes: int = 0
+
+
+def passes(microseconds: int) -> Step:
+    """Time goes by."""
+    return Step(lambda _: None, passes=microseconds)
 
 
 def put(label: str, mode: Mode, **how: Any) -> Step:
@@ -95,16 +119,81 @@ def commit(*operations: Any, outcome: Any = None, **wrong: Any) -> Step:
     return Step(lambda s: CommitRun(fence_of(s, **wrong), list(operations), outcome, LEASE))
 
 
-def answer(words: str = "answer", *, tool: bool = False) -> CommitModelStep:
-    content = text(words)
-    content.has_tool_use = tool
-    return CommitModelStep(content, Usage(10, 5, 1, 2, 100), "m-1", "stop")
+def answer(words: str = "answer") -> CommitModelStep:
+    return CommitModelStep(text(words), Usage(10, 5, 1, 2, 100), "m-1", "stop")
+
+
+def asks(*calls: str, malformed: str = "") -> CommitModelStep:
+    """An answer that asks for calls."""
+    step = answer("asks")
+    step.content.tool_uses = tuple(
+        ToolUse(call, "tool", None if call == malformed else "{}") for call in calls
+    )
+    return step
+
+
+def claims(*calls: str, idempotent: bool = False) -> ClaimToolCalls:
+    return ClaimToolCalls(calls, idempotent)
+
+
+def results(*calls: str, outcome: ToolOutcome = ToolOutcome.OK) -> CommitToolResults:
+    return CommitToolResults(tuple(ToolResult(one, outcome, text(f"did {one}")) for one in calls))
+
+
+def question(*calls: str, kind: PromptKind = PromptKind.QUESTION, expire: int = 0) -> Suspend:
+    return Suspend(kind, b"?", calls, expire)
+
+
+def reply_to(state: SessionState, words: str = "yes", **other: Any) -> AnswerInteraction:
+    """An answer that fits; a permission is given for `yes`, else refused."""
+    wait, content = state.run.wait, text(words)
+    asked = wait.tool_call_ids if wait.kind is PromptKind.PERMISSION else ()
+    fits = AnswerInteraction(
+        state.run.run_id,
+        wait.interaction_id,
+        wait.version,
+        wait.kind,
+        content.data,
+        content.hash,
+        tuple(Verdict(one, words == "yes", None if words == "yes" else content) for one in asked),
+        result=content if wait.tool_call_ids and not asked else None,
+    )
+    return replace(fits, **other)
+
+
+def reply(words: str = "yes", **other: Any) -> Step:
+    """An answer that fits; where nothing is asked, one that names no interaction."""
+
+    def make(state: SessionState) -> AnswerInteraction:
+        if state.run is not None and state.run.wait is not None:
+            return reply_to(state, words, **other)
+        run_id = state.run.run_id if state.run is not None else "run_x"
+        return AnswerInteraction(run_id, "int_x", 1, PromptKind.QUESTION, b"", b"")
+
+    return Step(make)
+
+
+def restore(*, force: bool = True, activation_id: str | None = None) -> Step:
+    def make(state: SessionState) -> RestoreRun:
+        run = state.run
+        current = run.activation.activation_id if run is not None and run.activation else ""
+        named = current if activation_id is None else activation_id
+        return RestoreRun(run.run_id if run is not None else "run_x", named, force)
+
+    return Step(make)
+
+
+def settle(how: StopReason) -> Step:
+    return Step(lambda s: SettleRun(s.run.run_id if s.run is not None else "run_x", how, "lost"))
 
 
 RESERVE = ReserveModelStep()
 create = Step(lambda _: CreateSession(SessionRecord(default_agent=AGENT)))
 first = put("first", Mode.START)
 reserve = commit(RESERVE)
+beat = commit()
+pause = Step(lambda _: PauseRun())
+unpause = Step(lambda _: UnpauseRun())
 close = Step(lambda _: CloseSession())
 close_cancel = Step(lambda _: CloseSession(cancel_run=True))
 reopen = Step(lambda _: ReopenSession())

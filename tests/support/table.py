@@ -5,13 +5,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runlane_server.core.errors import Reason
-from runlane_server.core.model import Mode, RunOptions, SessionState
+from runlane_server.core.model import (
+    Mode,
+    PromptKind,
+    Recovery,
+    RunLimits,
+    RunOptions,
+    SessionState,
+    ToolErrorPolicy,
+)
 
 from support.steps import (
     CANCELLED,
     COMPLETED,
+    LEASE,
+    RELEASE,
+    SECOND,
     Step,
     answer,
+    asks,
+    claims,
     close,
     commit,
     create,
@@ -20,8 +33,12 @@ from support.steps import (
     first,
     interrupt,
     lease,
+    passes,
+    pause,
     put,
+    question,
     reserve,
+    results,
     steer,
 )
 
@@ -36,6 +53,39 @@ _F = (*_R, commit(answer()))
 _QUEUES = (steer("s1"), steer("m1", moves=True), put("f1", Mode.FOLLOW_UP))
 _REPLACED = (*_L, put("r1", Mode.REPLACE), put("r2", Mode.REPLACE))
 
+# Runs that have a deadline, and executors that were heard of.
+HOUR = 3600 * SECOND
+
+
+def _run(**options: Any) -> tuple[Step, ...]:
+    asked = RunOptions(limits=RunLimits(max_duration=HOUR), **options)
+    return (*_IDLE, put("first", Mode.START, options=asked), lease(), reserve)
+
+
+_AUTO, _MANUAL, _STOP = (
+    _run(),
+    _run(recovery=Recovery.MANUAL),
+    _run(tool_error_policy=ToolErrorPolicy.STOP),
+)
+_ASKS = commit(asks("c1", "c2"))
+_CLAIMED, _IDEM = commit(claims("c1")), commit(claims("c1", idempotent=True))
+_FINAL = commit(answer())
+_LOST = passes(LEASE)
+_ASK = commit(outcome=question())
+_EXPIRES = commit(outcome=question(expire=60 * SECOND))
+
+
+def _leased(column: str, *then: Step) -> dict[str, tuple[Step, ...]]:
+    """Where a leased run may stand, and then what was asked of it."""
+    return {
+        f"{column} reserved": (*_AUTO, *then),
+        f"{column} batch": (*_AUTO, _ASKS, *then),
+        f"{column} claimed": (*_AUTO, _ASKS, _CLAIMED, *then),
+        f"{column} idem": (*_AUTO, _ASKS, _IDEM, *then),
+        f"{column} final": (*_AUTO, _FINAL, *then),
+    }
+
+
 STATES: dict[str, tuple[Step, ...]] = {
     "none": (),
     "IDLE": _IDLE,
@@ -48,15 +98,71 @@ STATES: dict[str, tuple[Step, ...]] = {
     "L reserved": _R,
     "L reserved queues": (*_R, *_QUEUES),
     "L two steers": (*_R, steer("s1"), steer("s2")),
-    "L last step": (*_IDLE, put("first", Mode.START, options=RunOptions(max_model_steps=1)), lease(), reserve, steer("s1")),
+    "L last step": (*_IDLE, put("first", Mode.START, options=RunOptions(limits=RunLimits(max_model_steps=1))), lease(), reserve, steer("s1")),
     "L final": _F,
     "L final queues": (*_F, *_QUEUES),
-    "L spent": (*_IDLE, put("first", Mode.START, options=RunOptions(max_model_steps=1)), lease(), steer("s1"), reserve, commit(answer())),
+    "L spent": (*_IDLE, put("first", Mode.START, options=RunOptions(limits=RunLimits(max_model_steps=1))), lease(), steer("s1"), reserve, commit(answer())),
     "Lc": _LC,
     "Lc follow": (*_L, put("f1", Mode.FOLLOW_UP), interrupt()),
     "Lc reserved": (*_R, interrupt()),
     "Lc final": (*_F, interrupt()),
     "Lc replaced": _REPLACED,
+    **{f"{name} alive": steps for name, steps in _leased("L").items()},
+    "L batch": (*_AUTO, _ASKS),
+    "L claimed": (*_AUTO, _ASKS, _CLAIMED),
+    "L idem": (*_AUTO, _ASKS, _IDEM),
+    "L batch queues": (*_AUTO, _ASKS, _CLAIMED, commit(results("c1")), commit(claims("c2")), *_QUEUES),
+    "L second first": (*_AUTO, _ASKS, commit(claims("c1", "c2")), commit(results("c2"))),
+    "L stop": (*_STOP, _ASKS, _CLAIMED),
+    "L manual": _MANUAL,
+    "L no recoveries": (*_run(max_recoveries=0), steer("s1")),
+    "L one call": (*_IDLE, put("first", Mode.START, options=RunOptions(limits=RunLimits(max_tool_calls=1))), lease(), reserve),
+    "L no steps": (*_IDLE, put("first", Mode.START, options=RunOptions(limits=RunLimits(max_model_steps=1))), lease(), reserve, commit(asks("c1")), commit(claims("c1")), commit(results("c1"))),
+    "Lp": (*_L, pause),
+    **_leased("Lp", pause),
+    "Lp queues": (*_AUTO, pause, *_QUEUES),
+    "Lp final queues": (*_AUTO, _FINAL, pause, *_QUEUES),
+    "Lp last call": (*_AUTO, _ASKS, _CLAIMED, commit(results("c1")), commit(claims("c2")), pause),
+    "Lp last call queues": (*_AUTO, _ASKS, _CLAIMED, commit(results("c1")), commit(claims("c2")), pause, *_QUEUES),
+    "Lp manual": (*_MANUAL, pause),
+    **{f"{name} alive": steps for name, steps in _leased("Lc", interrupt()).items()},
+    "Lc batch": (*_AUTO, _ASKS, interrupt()),
+    "Lc claimed": (*_AUTO, _ASKS, _CLAIMED, interrupt()),
+    "Lc idem": (*_AUTO, _ASKS, _IDEM, interrupt()),
+    "Lc manual": (*_MANUAL, interrupt()),
+    "Q alive": (*_AUTO, commit(outcome=RELEASE)),
+    "Q batch": (*_AUTO, _ASKS, commit(outcome=RELEASE)),
+    "Q backoff": (*_AUTO, _LOST),
+    "Q backoff queues": (*_AUTO, *_QUEUES, _LOST),
+    "ST": (*_MANUAL, _LOST),
+    "ST queues": (*_MANUAL, *_QUEUES, _LOST),
+    "ST batch": (*_MANUAL, _ASKS, _LOST),
+    "ST claimed": (*_MANUAL, _ASKS, _CLAIMED, _LOST),
+    "ST idem": (*_MANUAL, _ASKS, _IDEM, _LOST),
+    "ST final": (*_MANUAL, _FINAL, _LOST),
+    "STp": (*_MANUAL, _LOST, pause),
+    "STp batch": (*_MANUAL, _ASKS, pause, _LOST),
+    "STp claimed": (*_MANUAL, _ASKS, _CLAIMED, _LOST, pause),
+    "STp idem": (*_MANUAL, _ASKS, _IDEM, _LOST, pause),
+    "STp final": (*_MANUAL, _FINAL, _LOST, pause),
+    "W": (*_AUTO, _ASK),
+    "W queues": (*_AUTO, *_QUEUES, _ASK),
+    "W expires": (*_AUTO, _EXPIRES),
+    "W ask": (*_AUTO, commit(asks("c1")), commit(outcome=question("c1"))),
+    "W ask queues": (*_AUTO, commit(asks("c1")), *_QUEUES, commit(outcome=question("c1"))),
+    "W permission": (*_AUTO, _ASKS, commit(outcome=question("c1", "c2", kind=PromptKind.PERMISSION))),
+    "W stop": (*_STOP, _ASKS, commit(outcome=question("c1", "c2", kind=PromptKind.PERMISSION))),
+    "Wp": (*_AUTO, _ASK, pause),
+    "Wp queues": (*_AUTO, *_QUEUES, pause, _ASK),
+    "Wp expires": (*_AUTO, _EXPIRES, pause),
+    "Wp ask": (*_AUTO, commit(asks("c1")), pause, commit(outcome=question("c1"))),
+    "P": (*_AUTO, pause, commit(outcome=RELEASE)),
+    "P queues": (*_AUTO, pause, *_QUEUES, commit(outcome=RELEASE)),
+    "P batch": (*_AUTO, _ASKS, pause, _LOST),
+    "closed ST": (*_MANUAL, _LOST, close),
+    "closed Lp": (*_AUTO, pause, close),
+    "closed W": (*_AUTO, _ASK, close),
+    "closed P": (*_AUTO, pause, commit(outcome=RELEASE), close),
     "closed": (*_IDLE, close),
     "closed Q": (*_Q, close),
     "closed L": (*_L, close),
@@ -119,6 +225,11 @@ def refused(state: str, what: str, step: Step, reason: Reason, **metadata: Any) 
         refused=reason,
         metadata=lambda s: {k: v(s) if callable(v) else v for k, v in metadata.items()},
     )
+
+
+def column_of(state: str) -> str:
+    """The column that a state is named after."""
+    return state.removeprefix("closed ").split()[0]
 
 
 def run_id_of(state: SessionState) -> str:

@@ -1,9 +1,10 @@
 """Use cases and engine on a SQLite store, with a clock that is set by hand.
 
-No timer runs here: what is due is decided by the next command, or by `settle`.
+No timer runs here: what is due is decided by the next command, by `settle`, or by `ring`.
 """
 
 import hashlib
+import heapq
 from pathlib import Path
 from typing import Any, Self
 
@@ -76,7 +77,9 @@ class World:
         )
         self.app = App(self.services, observer, "0", [])
         leases = await store.leases()
-        dispatch.load(await store.queued_activations(), leases)
+        queued = await store.queued_activations()
+        dispatch.load(queued, leases)
+        self.app._timers.load(await store.timers(), leases, queued)
         dispatch.drained.update(await store.drained_executors())
 
     async def stop(self) -> None:
@@ -101,7 +104,11 @@ class World:
         """Does steps through the engine; returns the answer of the last."""
         answer = None
         for step in steps:
-            answer, _ = await self.call(session_id, step)
+            if step.passes:
+                self.clock.advance(step.passes)
+                await self.settle(session_id)
+            else:
+                answer, _ = await self.call(session_id, step)
         return answer
 
     async def call(self, session_id: str, step: Step) -> tuple[Any, bool]:
@@ -115,6 +122,14 @@ class World:
     async def settle(self, session_id: str) -> None:
         """Decides what is due, as a timer would."""
         await self.engine.peek(SessionKey("default", session_id))
+        await self.engine.flush()
+
+    async def ring(self) -> None:
+        """Fires the alarms that are due, as the alarm clock of a server does."""
+        timers = self.app._timers
+        while timers._heap and timers._heap[0][0] <= self.clock.now():
+            due_time, _, alarm = heapq.heappop(timers._heap)
+            await timers._handle(due_time, alarm)
         await self.engine.flush()
 
     def faults(self, where: str, error: Exception | None, times: int = 1) -> None:

@@ -13,6 +13,7 @@ from runlane._ids import new_request_id
 from runlane._retry import POLICIES, delay, retryable
 from runlane.errors import ClientClosedError, ServiceError, TransportError, from_rpc_error
 from runlane.v1 import (
+    admin_service_pb2_grpc,
     executor_service_pb2_grpc,
     history_service_pb2_grpc,
     server_service_pb2_grpc,
@@ -20,6 +21,7 @@ from runlane.v1 import (
 )
 
 if TYPE_CHECKING:
+    from runlane.v1.admin_service_pb2_grpc import AdminServiceAsyncStub
     from runlane.v1.executor_service_pb2_grpc import ExecutorServiceAsyncStub
     from runlane.v1.history_service_pb2_grpc import HistoryServiceAsyncStub
     from runlane.v1.server_service_pb2_grpc import ServerServiceAsyncStub
@@ -48,12 +50,14 @@ class Stubs:
     sessions: "SessionServiceAsyncStub"
     history: "HistoryServiceAsyncStub"
     executors: "ExecutorServiceAsyncStub"
+    admin: "AdminServiceAsyncStub"
     server: "ServerServiceAsyncStub"
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.sessions = session_service_pb2_grpc.SessionServiceStub(channel)
         self.history = history_service_pb2_grpc.HistoryServiceStub(channel)
         self.executors = executor_service_pb2_grpc.ExecutorServiceStub(channel)
+        self.admin = admin_service_pb2_grpc.AdminServiceStub(channel)
         self.server = server_service_pb2_grpc.ServerServiceStub(channel)
 
 

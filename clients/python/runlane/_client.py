@@ -1,19 +1,35 @@
 """The client."""
 
+import asyncio
 import time
-from typing import Self
+from typing import Final, Self
 
 import grpc.aio
 
 from runlane._calls import Caller
 from runlane._content import Input
+from runlane._control_calls import ControlCalls
 from runlane._convert import Options
-from runlane._history_calls import HistoryCalls
-from runlane._models import RunResult
+from runlane._enums import RunEventKind, SubmissionEventKind
+from runlane._history_calls import HistoryCalls, ended
+from runlane._run_models import RunResult
 from runlane._session_calls import SessionCalls
+from runlane.v1 import run_pb2
+
+# What a wait for a stop looks at a run again for.
+_STOPS: Final = (
+    RunEventKind.RUN_WAITING,
+    RunEventKind.RUN_PAUSED,
+    RunEventKind.RUN_TERMINAL,
+    SubmissionEventKind.SUBMISSION_MOVED,
+    SubmissionEventKind.SUBMISSION_FAILED,
+    SubmissionEventKind.SUBMISSION_WITHDRAWN,
+)
+# Seconds between looks at an id that is reserved in a session that the caller did not name.
+_LOOK: Final = 1.0
 
 
-class Client(SessionCalls, HistoryCalls):
+class Client(SessionCalls, ControlCalls, HistoryCalls):
     """A connection to a Runlane server; safe to share by all tasks of one event loop.
 
     Each call has a deadline. A call that finds the server away is made again with the same
@@ -71,6 +87,65 @@ class Client(SessionCalls, HistoryCalls):
         receipt = await self.submit(input, session_id, options=options, create=True)
         left = None if end is None else max(0.0, end - time.monotonic())
         return await self.wait_run(receipt.run_id, timeout=left)
+
+    async def wait_run(
+        self,
+        run_id: str,
+        *,
+        session_id: str = "",
+        timeout: float | None = None,
+        until: str = "terminal",
+    ) -> RunResult:
+        """Waits until a run has ended, or stopped; a reserved run id is waited for too.
+
+        Args:
+            run_id: The run.
+            session_id: The session, to have it checked.
+            timeout: Seconds to wait; None: without end. The run goes on either way.
+            until: `terminal`, or `stopped` to return also where the run waits for an answer
+                or was paused.
+
+        Raises:
+            TimeoutError: It has not come to that in time.
+            ValueError: `until` is neither.
+            RunNotFound: There is no such run.
+            SubmissionSettled: The id was reserved, and its submission failed or was withdrawn.
+        """
+        if until == "terminal":
+            return await self._wait_ended(run_id, session_id, timeout)
+        if until != "stopped":
+            raise ValueError(f"{until!r} is neither 'terminal' nor 'stopped'")
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._wait_stopped(run_id, session_id)
+        except TimeoutError:
+            raise TimeoutError(f"run {run_id} has not stopped within {timeout} s") from None
+
+    async def _wait_stopped(self, run_id: str, session_id: str) -> RunResult:
+        wait = 0.0
+        while True:
+            answer = await self._wait_call(run_id, session_id, wait)
+            if answer.run.phase == run_pb2.Run.PHASE_TERMINAL:
+                return ended(answer)
+            session_id = session_id or answer.run.session_id
+            if not session_id:
+                wait = _LOOK
+                continue
+            # One read tells the run, what it waits for, and where to watch it from.
+            state = await self.live_state(session_id, message_limit=0)
+            run = state.run
+            if run is None or run.run_id != run_id:
+                if answer.HasField("run"):
+                    # It ended between the two reads.
+                    continue
+            elif run.stopped:
+                asked = [one for one in state.open_interactions if one.run_id == run_id]
+                return RunResult(run=run, output=None, interaction=next(iter(asked), None))
+            events = self.events(
+                session_id, after_sequence=state.sequence, run_ids=[run_id], types=_STOPS
+            )
+            async with events:
+                await anext(events, None)
 
     async def aclose(self) -> None:
         """Closes the connection; calls that go on end with `ClientClosedError`. Idempotent."""

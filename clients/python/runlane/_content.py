@@ -1,12 +1,20 @@
 """Content of messages: blocks, and the messages made of them."""
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from runlane._enums import MediaKind, MessageAuthor, MessageRole, member, number_of
+from runlane._enums import (
+    MediaKind,
+    MessageAuthor,
+    MessageRole,
+    ToolOutcome,
+    member,
+    number_of,
+)
 from runlane._time import to_datetime
 from runlane.v1 import message_pb2 as pb
 
@@ -83,6 +91,41 @@ class DataBlock(_Block):
     binary: bytes = b""
 
 
+class ToolUseBlock(_Block):
+    """A tool call that the model asks for; in an answer of a model alone.
+
+    Attributes:
+        tool_call_id: Id of the call in its run.
+        name: The tool.
+        arguments: The arguments; None where they are malformed.
+        arguments_text: What the model wrote, where it is no JSON object.
+    """
+
+    tool_call_id: str
+    name: str
+    arguments: Mapping[str, Any] | None = None
+    arguments_text: str | None = None
+
+
+class ToolResultBlock(_Block):
+    """What became of a tool call; in a message of a tool alone.
+
+    Attributes:
+        tool_call_id: The call.
+        outcome: What became of it.
+        content: What the model is to see.
+    """
+
+    tool_call_id: str
+    outcome: ToolOutcome
+    content: "tuple[Block, ...]" = ()
+
+    @property
+    def text(self) -> str:
+        """The text blocks of it, joined."""
+        return text_of(self.content)
+
+
 class UnknownBlock(_Block):
     """A block of a kind that this client does not know.
 
@@ -93,9 +136,20 @@ class UnknownBlock(_Block):
     raw: bytes
 
 
-Block: TypeAlias = TextBlock | MediaBlock | ReasoningBlock | DataBlock | UnknownBlock
+Block: TypeAlias = (
+    TextBlock
+    | MediaBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ReasoningBlock
+    | DataBlock
+    | UnknownBlock
+)
 BlockInput: TypeAlias = str | Block | pb.Block
 Input: TypeAlias = BlockInput | Sequence[BlockInput]
+
+
+ToolResultBlock.model_rebuild()
 
 
 class Message(Record):
@@ -133,6 +187,16 @@ class Message(Record):
     def text(self) -> str:
         """The text blocks, joined."""
         return text_of(self.content)
+
+    @property
+    def tool_uses(self) -> tuple[ToolUseBlock, ...]:
+        """The tool calls that it asks for."""
+        return tuple(block for block in self.content if isinstance(block, ToolUseBlock))
+
+    @property
+    def tool_result(self) -> ToolResultBlock | None:
+        """The result of a tool call that it is; None where it is none."""
+        return next((one for one in self.content if isinstance(one, ToolResultBlock)), None)
 
 
 def text_of(content: Sequence[Block]) -> str:
@@ -174,6 +238,26 @@ def block_from_pb(block: pb.Block) -> Block:
             provider_json=provider_json,
             metadata=metadata,
         )
+    if kind == "tool_use":
+        use = block.tool_use
+        malformed = use.HasField("arguments_text")
+        return ToolUseBlock(
+            tool_call_id=use.tool_call_id,
+            name=use.name,
+            arguments=None if malformed else json.loads(use.arguments_json or "{}"),
+            arguments_text=use.arguments_text if malformed else None,
+            provider_json=provider_json,
+            metadata=metadata,
+        )
+    if kind == "tool_result":
+        result = block.tool_result
+        return ToolResultBlock(
+            tool_call_id=result.tool_call_id,
+            outcome=member(ToolOutcome, result.outcome),
+            content=content_from_pb(result.content),
+            provider_json=provider_json,
+            metadata=metadata,
+        )
     return UnknownBlock(
         raw=block.SerializeToString(), provider_json=provider_json, metadata=metadata
     )
@@ -197,6 +281,16 @@ def block_to_pb(block: BlockInput) -> pb.Block:
     result = pb.Block(provider_json=block.provider_json, metadata=block.metadata)
     if isinstance(block, TextBlock):
         result.text = block.text
+    elif isinstance(block, ToolUseBlock):
+        result.tool_use.CopyFrom(_tool_use_to_pb(block))
+    elif isinstance(block, ToolResultBlock):
+        result.tool_result.CopyFrom(
+            pb.ToolResult(
+                tool_call_id=block.tool_call_id,
+                outcome=pb.ToolResult.Outcome.ValueType(number_of(ToolOutcome, block.outcome)),
+                content=[block_to_pb(one) for one in block.content],
+            )
+        )
     elif isinstance(block, ReasoningBlock):
         result.reasoning.CopyFrom(pb.Reasoning(text=block.reasoning, redacted=block.redacted))
     elif isinstance(block, DataBlock):
@@ -208,6 +302,19 @@ def block_to_pb(block: BlockInput) -> pb.Block:
     else:
         result.media.CopyFrom(_media_to_pb(block))
     return result
+
+
+def _tool_use_to_pb(block: ToolUseBlock) -> pb.ToolUse:
+    use = pb.ToolUse(tool_call_id=block.tool_call_id, name=block.name)
+    if block.arguments is None:
+        use.arguments_text = block.arguments_text or ""
+    else:
+        try:
+            use.arguments_json = json.dumps(dict(block.arguments), allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            # What JSON does not hold is as malformed as what a model wrote so.
+            use.arguments_text = repr(dict(block.arguments))
+    return use
 
 
 def _media_to_pb(block: MediaBlock) -> pb.Media:

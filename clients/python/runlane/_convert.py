@@ -4,12 +4,18 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
+from google.protobuf.message import Message
+
 from runlane import _models as m
+from runlane import _run_models as r
 from runlane._content import content_from_pb, message_from_pb
 from runlane._enums import (
+    ActivationKind,
     ActivationState,
     Command,
     Durability,
+    PauseReceipt,
+    Recovery,
     RunFailureReason,
     RunPhase,
     RunPosition,
@@ -19,16 +25,22 @@ from runlane._enums import (
     SubmissionState,
     SubmitMode,
     SubmitRoute,
+    ToolCallState,
+    ToolErrorPolicy,
+    ToolOutcome,
     member,
+    number_of,
     optional_member,
 )
+from runlane._interactions import interaction_from_pb
 from runlane._time import to_datetime, to_duration, to_seconds
+from runlane.v1 import executor_service_pb2 as executor_pb
 from runlane.v1 import history_service_pb2 as history_pb
 from runlane.v1 import run_pb2, server_service_pb2, session_pb2, submission_pb2
 from runlane.v1 import session_service_pb2 as session_pb
 
 _T = TypeVar("_T")
-Options: TypeAlias = m.RunOptions | Mapping[str, object] | None
+Options: TypeAlias = r.RunOptions | Mapping[str, object] | None
 
 
 def session(record: session_pb2.Session) -> m.Session:
@@ -55,20 +67,21 @@ def fork_source(source: session_pb2.ForkSource) -> m.ForkSource:
     return m.ForkSource(session_id=source.session_id, run_id=source.run_id)
 
 
-def usage(record: run_pb2.Usage) -> m.Usage:
+def usage(record: run_pb2.Usage) -> r.Usage:
     """Reads what was used."""
-    return m.Usage(
+    return r.Usage(
         model_steps_reserved=record.model_steps_reserved,
         model_steps_committed=record.model_steps_committed,
         input_tokens=record.input_tokens,
         output_tokens=record.output_tokens,
         cached_input_tokens=record.cached_input_tokens,
         reasoning_tokens=record.reasoning_tokens,
+        tool_calls=record.tool_calls,
         cost_usd_micros=record.cost_usd_micros,
     )
 
 
-def usage_to_pb(record: m.Usage) -> run_pb2.Usage:
+def usage_to_pb(record: r.Usage) -> run_pb2.Usage:
     """Writes what a step used."""
     return run_pb2.Usage(
         input_tokens=record.input_tokens,
@@ -79,29 +92,44 @@ def usage_to_pb(record: m.Usage) -> run_pb2.Usage:
     )
 
 
-def run_options(record: run_pb2.RunOptions) -> m.RunOptions:
+def run_options(record: run_pb2.RunOptions) -> r.RunOptions:
     """Reads the options of a run."""
-    grace = record.cancel_grace_duration if record.HasField("cancel_grace_duration") else None
-    return m.RunOptions(
+    limits = record.limits
+    return r.RunOptions(
         agent=record.agent or None,
         model=record.model or None,
-        max_model_steps=record.limits.max_model_steps or None,
-        cancel_grace=to_seconds(grace) if grace is not None else None,
+        max_model_steps=limits.max_model_steps or None,
+        max_tool_calls=limits.max_tool_calls or None,
+        max_total_tokens=limits.max_total_tokens or None,
+        max_cost_usd_micros=limits.max_cost_usd_micros or None,
+        max_duration=_seconds(limits, "max_duration"),
+        interaction_timeout=_seconds(limits, "interaction_timeout_duration"),
+        start_timeout=_seconds(limits, "start_timeout_duration"),
+        tools=tuple(record.tools) or None,
+        tool_timeout=_seconds(record, "tool_timeout_duration"),
+        tool_error_policy=optional_member(ToolErrorPolicy, record.tool_error_policy),
+        recovery=optional_member(Recovery, record.recovery),
+        max_recoveries=record.max_recoveries if record.HasField("max_recoveries") else None,
+        cancel_grace=_seconds(record, "cancel_grace_duration"),
         request_options=json.loads(record.request_options_json)
         if record.request_options_json
         else None,
     )
 
 
-def as_options(options: Options) -> m.RunOptions | None:
+def _seconds(message: Message, field: str) -> float | None:
+    return to_seconds(getattr(message, field)) if message.HasField(field) else None
+
+
+def as_options(options: Options) -> r.RunOptions | None:
     """Takes options as a record or as a mapping of its fields.
 
     Raises:
         ValueError: A field does not exist or breaks its rule.
     """
-    if options is None or isinstance(options, m.RunOptions):
+    if options is None or isinstance(options, r.RunOptions):
         return options
-    return m.RunOptions.model_validate(dict(options))
+    return r.RunOptions.model_validate(dict(options))
 
 
 def options_to_pb(options: Options) -> run_pb2.RunOptions | None:
@@ -109,22 +137,51 @@ def options_to_pb(options: Options) -> run_pb2.RunOptions | None:
     record = as_options(options)
     if record is None:
         return None
-    result = run_pb2.RunOptions(agent=record.agent or "", model=record.model or "")
-    if record.max_model_steps is not None:
-        result.limits.max_model_steps = record.max_model_steps
+    result = run_pb2.RunOptions(
+        agent=record.agent or "",
+        model=record.model or "",
+        tools=record.tools or (),
+        max_recoveries=record.max_recoveries,
+    )
+    if record.tool_error_policy is not None:
+        policy = number_of(ToolErrorPolicy, record.tool_error_policy)
+        result.tool_error_policy = run_pb2.ToolErrorPolicy.ValueType(policy)
+    if record.recovery is not None:
+        result.recovery = run_pb2.Recovery.ValueType(number_of(Recovery, record.recovery))
+    if record.tool_timeout is not None:
+        result.tool_timeout_duration.CopyFrom(to_duration(record.tool_timeout))
     if record.cancel_grace is not None:
         result.cancel_grace_duration.CopyFrom(to_duration(record.cancel_grace))
+    limits = _limits_to_pb(record)
+    if limits.ByteSize():
+        result.limits.CopyFrom(limits)
     if record.request_options is not None:
         result.request_options_json = json.dumps(dict(record.request_options))
     return result
 
 
-def run(record: run_pb2.Run) -> m.Run:
+def _limits_to_pb(record: r.RunOptions) -> run_pb2.RunLimits:
+    limits = run_pb2.RunLimits(
+        max_model_steps=record.max_model_steps or 0,
+        max_tool_calls=record.max_tool_calls or 0,
+        max_total_tokens=record.max_total_tokens or 0,
+        max_cost_usd_micros=record.max_cost_usd_micros or 0,
+    )
+    if record.max_duration is not None:
+        limits.max_duration.CopyFrom(to_duration(record.max_duration))
+    if record.interaction_timeout is not None:
+        limits.interaction_timeout_duration.CopyFrom(to_duration(record.interaction_timeout))
+    if record.start_timeout is not None:
+        limits.start_timeout_duration.CopyFrom(to_duration(record.start_timeout))
+    return limits
+
+
+def run(record: run_pb2.Run) -> r.Run:
     """Reads a run."""
     ended = record.HasField("outcome")
     outcome = record.outcome
     failure = outcome.failure
-    return m.Run(
+    return r.Run(
         run_id=record.run_id,
         session_id=record.session_id,
         agent=record.agent,
@@ -138,8 +195,14 @@ def run(record: run_pb2.Run) -> m.Run:
         input_preview=record.input_preview,
         cancelling=record.HasField("cancellation"),
         cancel_reason=record.cancellation.reason,
+        pause_requested=record.pause_requested,
+        stalled=record.stalled,
+        recoveries=record.recoveries,
+        interaction_id=record.interaction_id or None,
+        deadline_time=to_datetime(record, "deadline_time"),
         stop_reason=member(StopReason, outcome.stop_reason) if ended else None,
-        failure=m.RunFailure(
+        cause=optional_member(StopReason, outcome.cause),
+        failure=r.RunFailure(
             reason=member(RunFailureReason, failure.reason),
             message=failure.message,
             retryable=failure.retryable,
@@ -154,13 +217,58 @@ def run(record: run_pb2.Run) -> m.Run:
     )
 
 
-def activation(record: run_pb2.Activation) -> m.Activation:
+def activation(record: run_pb2.Activation) -> r.Activation:
     """Reads an activation."""
-    return m.Activation(
+    return r.Activation(
         activation_id=record.activation_id,
         epoch=record.epoch,
+        kind=member(ActivationKind, record.kind),
         state=member(ActivationState, record.state),
         executor_id=record.executor_id,
+    )
+
+
+def tool_call(record: executor_pb.ToolCall) -> r.ToolCall:
+    """Reads a tool call."""
+    result = record.result if record.HasField("result") else None
+    return r.ToolCall(
+        tool_call_id=record.tool_call_id,
+        run_id=record.run_id,
+        step=record.step,
+        ordinal=record.ordinal,
+        name=record.name,
+        arguments_json=record.arguments_json,
+        state=member(ToolCallState, record.state),
+        idempotent=record.idempotent,
+        outcome=member(ToolOutcome, result.outcome) if result is not None else None,
+        content=content_from_pb(result.content) if result is not None else (),
+        create_time=to_datetime(record, "create_time"),
+        settle_time=to_datetime(record, "settle_time"),
+    )
+
+
+def pausing(answer: session_pb.PauseRunResponse | session_pb.UnpauseRunResponse) -> m.Pausing:
+    """Reads what became of a request to pause or unpause."""
+    return m.Pausing(
+        receipt=member(PauseReceipt, answer.receipt),
+        run=run(answer.run),
+        sequence=answer.sequence,
+        replayed=answer.replayed,
+    )
+
+
+def answered(
+    answer: session_pb.AnswerInteractionResponse | session_pb.CompleteExternalResponse,
+) -> m.Answered:
+    """Reads the receipt of an answer."""
+    interaction = interaction_from_pb(answer.interaction)
+    return m.Answered(
+        run_id=interaction.run_id,
+        interaction_id=interaction.interaction_id,
+        interaction=interaction,
+        run=run(answer.run) if isinstance(answer, session_pb.AnswerInteractionResponse) else None,
+        sequence=answer.sequence,
+        replayed=answer.replayed,
     )
 
 
@@ -206,6 +314,7 @@ def live_state(record: session_pb2.LiveState) -> m.LiveState:
     return m.LiveState(
         session=session(record.session),
         run=run(record.run) if record.HasField("run") else None,
+        open_interactions=tuple(map(interaction_from_pb, record.open_interactions)),
         pending=tuple(submission(pending) for pending in record.pending_submissions),
         messages=tuple(message_from_pb(message) for message in record.messages),
         first_message_number=record.first_message_number or None,

@@ -9,7 +9,16 @@ from typing import Final, TypeVar
 
 from google.protobuf.descriptor import EnumDescriptor
 
-from runlane.v1 import event_pb2, message_pb2, run_pb2, server_service_pb2, session_pb2
+from runlane.v1 import (
+    event_pb2,
+    executor_service_pb2,
+    interaction_pb2,
+    message_pb2,
+    run_pb2,
+    server_service_pb2,
+    session_pb2,
+    session_service_pb2,
+)
 from runlane.v1 import submission_pb2 as sub_pb2
 
 _E = TypeVar("_E", bound=StrEnum)
@@ -38,6 +47,10 @@ class Command(StrEnum):
     CLOSE = "close"
     REOPEN = "reopen"
     DELETE = "delete"
+    PAUSE = "pause"
+    UNPAUSE = "unpause"
+    RESTORE = "restore"
+    ANSWER = "answer"
 
 
 class SubmitMode(StrEnum):
@@ -94,6 +107,8 @@ class RunPhase(StrEnum):
 
     UNKNOWN = "unknown"
     ACTIVE = "active"
+    WAITING = "waiting"
+    PAUSED = "paused"
     TERMINAL = "terminal"
 
 
@@ -102,6 +117,7 @@ class RunPosition(StrEnum):
 
     UNKNOWN = "unknown"
     BEFORE_MODEL = "before_model"
+    TOOL_BATCH = "tool_batch"
     OUTCOME_READY = "outcome_ready"
 
 
@@ -112,14 +128,20 @@ class StopReason(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    INTERACTION_EXPIRED = "interaction_expired"
     BUDGET_EXHAUSTED = "budget_exhausted"
+    OUTCOME_UNKNOWN = "outcome_unknown"
 
 
 class RunFailureReason(StrEnum):
     """What kind of failure ended a run."""
 
     UNKNOWN = "unknown"
+    NO_EXECUTOR = "no_executor"
     LEASE_EXPIRED = "lease_expired"
+    RECOVERY_EXHAUSTED = "recovery_exhausted"
+    TOOL_FAILED = "tool_failed"
     MODEL_UNAVAILABLE = "model_unavailable"
     MODEL_REFUSED = "model_refused"
     EXECUTOR_ERROR = "executor_error"
@@ -131,6 +153,113 @@ class ActivationState(StrEnum):
     UNKNOWN = "unknown"
     QUEUED = "queued"
     LEASED = "leased"
+    ABANDONED = "abandoned"
+
+
+class ActivationKind(StrEnum):
+    """Why a turn is taken."""
+
+    UNKNOWN = "unknown"
+    START = "start"
+    CONTINUE = "continue"
+    RECOVER = "recover"
+
+
+class Recovery(StrEnum):
+    """What happens when a lease runs out and nothing stands in the way of going on."""
+
+    UNKNOWN = "unknown"
+    AUTO = "auto"
+    MANUAL = "manual"
+
+
+class ToolErrorPolicy(StrEnum):
+    """What happens when a tool fails or a person says no."""
+
+    UNKNOWN = "unknown"
+    RETURN_TO_MODEL = "return_to_model"
+    STOP = "stop"
+
+
+class ToolCallState(StrEnum):
+    """How far a tool call got."""
+
+    UNKNOWN = "unknown"
+    PREPARED = "prepared"
+    CLAIMED = "claimed"
+    COMMITTED = "committed"
+    OUTCOME_UNKNOWN = "outcome_unknown"
+    CANCELLED = "cancelled"
+
+
+class ToolOutcome(StrEnum):
+    """What became of a tool call.
+
+    `UNKNOWN` is a word of the contract here: the call was begun, and whether it had its
+    effect is not known.
+    """
+
+    OK = "ok"
+    ERROR = "error"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+class PromptKind(StrEnum):
+    """What an interaction asks for."""
+
+    UNKNOWN = "unknown"
+    PERMISSION = "permission"
+    QUESTION = "question"
+    FORM = "form"
+    EXTERNAL = "external"
+
+
+class InteractionState(StrEnum):
+    """Whether an interaction waits for an answer."""
+
+    UNKNOWN = "unknown"
+    OPEN = "open"
+    ANSWERED = "answered"
+    CLOSED = "closed"
+
+
+class InteractionCloseReason(StrEnum):
+    """Why an interaction ended without an answer."""
+
+    UNKNOWN = "unknown"
+    RUN_ENDED = "run_ended"
+    EXPIRED = "expired"
+    CHILD_MOVED_ON = "child_moved_on"
+
+
+class Verdict(StrEnum):
+    """Whether a tool call may run."""
+
+    UNKNOWN = "unknown"
+    APPROVE = "approve"
+    REJECT = "reject"
+
+
+class PauseReceipt(StrEnum):
+    """What became of a request to pause or unpause."""
+
+    UNKNOWN = "unknown"
+    REQUESTED = "requested"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    UNCHANGED = "unchanged"
+
+
+class RestoreOutcome(StrEnum):
+    """What became of a request to bring back a run."""
+
+    UNKNOWN = "unknown"
+    ATTACHED = "attached"
+    STILL_LEASED = "still_leased"
+    RECOVERY_QUEUED = "recovery_queued"
+    SETTLED = "settled"
 
 
 class MessageRole(StrEnum):
@@ -139,6 +268,7 @@ class MessageRole(StrEnum):
     UNKNOWN = "unknown"
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
 
 
 class MessageAuthor(StrEnum):
@@ -148,6 +278,8 @@ class MessageAuthor(StrEnum):
     INPUT = "input"
     STEER = "steer"
     MODEL = "model"
+    TOOL = "tool"
+    CLOSER = "closer"
 
 
 class MediaKind(StrEnum):
@@ -182,10 +314,18 @@ class ActivationEnd(StrEnum):
     UNKNOWN = "unknown"
     FINISHED = "finished"
     RELEASED = "released"
+    SUSPENDED = "suspended"
+    PAUSED = "paused"
     BUDGET_EXHAUSTED = "budget_exhausted"
+    TOOL_FAILED = "tool_failed"
     CANCELLED = "cancelled"
     GRACE_EXPIRED = "grace_expired"
     LEASE_EXPIRED = "lease_expired"
+    UNCONFIRMED = "unconfirmed"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    RESTORED = "restored"
+    NO_EXECUTOR = "no_executor"
+    SETTLED = "settled"
 
 
 class SessionEventKind(StrEnum):
@@ -213,7 +353,13 @@ class RunEventKind(StrEnum):
     """Kinds of events about a run."""
 
     RUN_CREATED = "run.created"
+    RUN_WAITING = "run.waiting"
     RUN_CANCELLATION_REQUESTED = "run.cancellation_requested"
+    RUN_PAUSE_REQUESTED = "run.pause_requested"
+    RUN_PAUSED = "run.paused"
+    RUN_UNPAUSED = "run.unpaused"
+    RUN_RECOVERING = "run.recovering"
+    RUN_STALLED = "run.stalled"
     RUN_TERMINAL = "run.terminal"
     ACTIVATION_QUEUED = "activation.queued"
     ACTIVATION_LEASED = "activation.leased"
@@ -222,6 +368,14 @@ class RunEventKind(StrEnum):
     MESSAGE_APPENDED = "message.appended"
     MODEL_STEP_RESERVED = "model_step.reserved"
     MODEL_STEP_COMMITTED = "model_step.committed"
+    TOOL_CALL_PREPARED = "tool_call.prepared"
+    TOOL_CALL_CLAIMED = "tool_call.claimed"
+    TOOL_CALL_COMMITTED = "tool_call.committed"
+    TOOL_CALL_OUTCOME_UNKNOWN = "tool_call.outcome_unknown"
+    TOOL_CALL_CANCELLED = "tool_call.cancelled"
+    INTERACTION_OPENED = "interaction.opened"
+    INTERACTION_ANSWERED = "interaction.answered"
+    INTERACTION_CLOSED = "interaction.closed"
 
 
 EventKind = SessionEventKind | SubmissionEventKind | RunEventKind
@@ -240,6 +394,22 @@ _SOURCES: Final[dict[type[StrEnum], tuple[EnumDescriptor, str]]] = {
     StopReason: (run_pb2.Run.StopReason.DESCRIPTOR, "STOP_REASON_"),
     RunFailureReason: (run_pb2.RunFailure.Reason.DESCRIPTOR, "REASON_"),
     ActivationState: (run_pb2.Activation.State.DESCRIPTOR, "STATE_"),
+    ActivationKind: (run_pb2.Activation.Kind.DESCRIPTOR, "KIND_"),
+    Recovery: (run_pb2.Recovery.DESCRIPTOR, "RECOVERY_"),
+    ToolErrorPolicy: (run_pb2.ToolErrorPolicy.DESCRIPTOR, "TOOL_ERROR_POLICY_"),
+    ToolCallState: (executor_service_pb2.ToolCall.State.DESCRIPTOR, "STATE_"),
+    ToolOutcome: (message_pb2.ToolResult.Outcome.DESCRIPTOR, "OUTCOME_"),
+    InteractionState: (interaction_pb2.Interaction.State.DESCRIPTOR, "STATE_"),
+    InteractionCloseReason: (
+        interaction_pb2.Interaction.CloseReason.DESCRIPTOR,
+        "CLOSE_REASON_",
+    ),
+    Verdict: (interaction_pb2.Decision.Verdict.DESCRIPTOR, "VERDICT_"),
+    PauseReceipt: (session_service_pb2.PauseReceipt.DESCRIPTOR, "PAUSE_RECEIPT_"),
+    RestoreOutcome: (
+        session_service_pb2.RestoreRunResponse.Outcome.DESCRIPTOR,
+        "OUTCOME_",
+    ),
     MessageRole: (message_pb2.Message.Role.DESCRIPTOR, "ROLE_"),
     MessageAuthor: (message_pb2.Message.Author.DESCRIPTOR, "AUTHOR_"),
     MediaKind: (message_pb2.Media.Kind.DESCRIPTOR, "KIND_"),

@@ -1,16 +1,15 @@
 """What an event stream yields."""
 
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from google.protobuf.descriptor import EnumValueDescriptor
-
-from runlane._content import Message, Record, message_from_pb
-from runlane._convert import activation, usage
+from runlane._content import Message, Record
 from runlane._enums import (
     ActivationEnd,
+    ActivationKind,
     Command,
     DeltaKind,
+    InteractionCloseReason,
     MessageAuthor,
     MessageRole,
     RunEventKind,
@@ -23,21 +22,9 @@ from runlane._enums import (
     SubmissionState,
     SubmitMode,
     SubmitRoute,
-    event_kind,
-    member,
-    optional_member,
+    ToolOutcome,
 )
-from runlane._models import Activation, Usage
-from runlane._time import to_datetime
-from runlane.v1 import event_pb2 as pb
-
-_STATES = {
-    SubmissionEventKind.SUBMISSION_PENDING: SubmissionState.PENDING,
-    SubmissionEventKind.SUBMISSION_MOVED: SubmissionState.PENDING,
-    SubmissionEventKind.SUBMISSION_DELIVERED: SubmissionState.DELIVERED,
-    SubmissionEventKind.SUBMISSION_FAILED: SubmissionState.FAILED,
-    SubmissionEventKind.SUBMISSION_WITHDRAWN: SubmissionState.WITHDRAWN,
-}
+from runlane._run_models import Activation, Usage
 
 
 class Event(Record):
@@ -123,9 +110,14 @@ class RunEvent(Event):
         submission_id: Of run.created and message.appended: the submission.
         replaced: Of run.cancellation_requested: replaced rather than interrupted.
         stop_reason: Of run.terminal: why it ended.
+        cause: Of run.terminal: what ended it, where its outcome is unknown.
         failure_reason: Of run.terminal: what kind of failure.
         output_message_number: Of run.terminal: number of its answer.
         message_cutoff: Of run.terminal: number of the session's last message.
+        recoveries: Of run.recovering: recoveries since its last progress, this one
+            included; 0: not counted.
+        not_before_time: Of run.recovering: when it may be leased again.
+        activation_kind: Of activation.queued: why the turn is taken.
         executor_id: Of activation.leased: the executor.
         end_reason: Of activation.ended and activation.abandoned: what ended it.
         message_number: Of message.appended: its number.
@@ -137,6 +129,15 @@ class RunEvent(Event):
         usage: Of model_step.committed: what it used.
         model: Of model_step.committed: the model that answered.
         finish_reason: Of model_step.committed: why the model stopped.
+        tool_call_id: Of tool_call kinds: the call.
+        tool_name: Of tool_call.prepared: the tool.
+        tool_ordinal: Of tool_call.prepared: place in its batch.
+        idempotent: Of tool_call.claimed: whether it may be run again.
+        tool_outcome: Of tool_call.committed: what became of it.
+        interaction_id: Of run.waiting and interaction kinds: the interaction.
+        interaction_version: Of interaction kinds: its version.
+        interaction_expire_time: Of interaction.opened: when it expires.
+        close_reason: Of interaction.closed: why it ended without an answer.
     """
 
     kind: RunEventKind
@@ -144,9 +145,13 @@ class RunEvent(Event):
     submission_id: str = ""
     replaced: bool = False
     stop_reason: StopReason | None = None
+    cause: StopReason | None = None
     failure_reason: RunFailureReason | None = None
     output_message_number: int | None = None
     message_cutoff: int | None = None
+    recoveries: int | None = None
+    not_before_time: datetime | None = None
+    activation_kind: ActivationKind | None = None
     executor_id: str = ""
     end_reason: ActivationEnd | None = None
     message_number: int | None = None
@@ -158,6 +163,15 @@ class RunEvent(Event):
     usage: Usage | None = None
     model: str = ""
     finish_reason: str = ""
+    tool_call_id: str = ""
+    tool_name: str = ""
+    tool_ordinal: int | None = None
+    idempotent: bool | None = None
+    tool_outcome: ToolOutcome | None = None
+    interaction_id: str = ""
+    interaction_version: int | None = None
+    interaction_expire_time: datetime | None = None
+    close_reason: InteractionCloseReason | None = None
 
 
 class UnknownEvent(Event):
@@ -213,6 +227,7 @@ class Control(Record):
         phase: Its phase.
         activation: Its newest activation.
         cancelling: Whether cancellation of it was requested.
+        pause_requested: Whether a pause was asked for and no boundary has taken it yet.
         pending_steers: Number of pending steers.
         pending_next_runs: Number of pending next runs.
         allowed_commands: What the session would accept.
@@ -224,6 +239,7 @@ class Control(Record):
     phase: RunPhase | None
     activation: Activation | None
     cancelling: bool
+    pause_requested: bool
     pending_steers: int
     pending_next_runs: int
     allowed_commands: tuple[Command, ...]
@@ -233,188 +249,3 @@ class Control(Record):
 
 AnyEvent: TypeAlias = SessionEvent | SubmissionEvent | RunEvent | UnknownEvent
 StreamItem: TypeAlias = AnyEvent | Delta | Control
-
-
-def event_from_pb(event: pb.Event) -> AnyEvent:
-    """Reads an event."""
-    kind = event_kind(event.type)
-    if isinstance(kind, SubmissionEventKind):
-        return SubmissionEvent(**_envelope(event), kind=kind, **_submission_fields(event, kind))
-    if isinstance(kind, RunEventKind):
-        return RunEvent(**_envelope(event), kind=kind, **_run_fields(event, kind))
-    if isinstance(kind, SessionEventKind):
-        return SessionEvent(**_envelope(event), kind=kind, **_session_fields(event, kind))
-    return UnknownEvent(**_envelope(event), type=int(event.type))
-
-
-def _envelope(event: pb.Event) -> dict[str, Any]:
-    return {
-        "sequence": event.sequence,
-        "session_id": event.session_id,
-        "time": to_datetime(event, "event_time"),
-        "run_id": event.run_id,
-        "run_sequence": event.run_sequence,
-        "activation_id": event.activation_id,
-        "attempt": event.attempt,
-        "actor": event.actor,
-        "request_id": event.request_id,
-        "may_skip": event.may_skip,
-    }
-
-
-def _session_fields(event: pb.Event, kind: SessionEventKind) -> dict[str, Any]:
-    if kind is SessionEventKind.SESSION_CREATED:
-        return {"message_count": event.session_created.message_count}
-    if kind is SessionEventKind.SESSION_UPDATED:
-        return {"revision": event.session_updated.revision}
-    if kind is SessionEventKind.SESSION_FORKED:
-        fork = event.session_forked
-        return {
-            "message_count": fork.message_count,
-            "source_session_id": fork.source_session_id,
-            "source_run_id": fork.source_run_id,
-            "fork_session_id": fork.session_id,
-        }
-    return {}
-
-
-def _submission_fields(event: pb.Event, kind: SubmissionEventKind) -> dict[str, Any]:
-    fields: dict[str, Any] = {"state": _STATES[kind]}
-    if kind is SubmissionEventKind.SUBMISSION_MOVED:
-        moved = event.submission_moved
-        return fields | {
-            "submission_id": moved.submission_id,
-            "mode": member(SubmitMode, moved.mode),
-            "route": SubmitRoute.FOLLOW_UP,
-            "from_run_id": moved.from_run_id,
-        }
-    if kind is SubmissionEventKind.SUBMISSION_DELIVERED:
-        delivered = event.submission_delivered
-        fields["message_number"] = delivered.message_number or None
-        return fields | _submission_common(delivered)
-    if kind is SubmissionEventKind.SUBMISSION_FAILED:
-        failed = event.submission_failed
-        fields["reason"] = member(SubmissionFailure, failed.reason)
-        return fields | _submission_common(failed)
-    if kind is SubmissionEventKind.SUBMISSION_PENDING:
-        return fields | _submission_common(event.submission_pending)
-    return fields | _submission_common(event.submission_withdrawn)
-
-
-def _submission_common(
-    body: pb.SubmissionPending
-    | pb.SubmissionDelivered
-    | pb.SubmissionFailed
-    | pb.SubmissionWithdrawn,
-) -> dict[str, Any]:
-    return {
-        "submission_id": body.submission_id,
-        "mode": member(SubmitMode, body.mode),
-        "route": member(SubmitRoute, body.route),
-    }
-
-
-def _run_fields(event: pb.Event, kind: RunEventKind) -> dict[str, Any]:
-    match kind:
-        case RunEventKind.RUN_CREATED:
-            created = event.run_created
-            return {"submission_id": created.submission_id, "agent": created.agent}
-        case RunEventKind.RUN_CANCELLATION_REQUESTED:
-            return {"replaced": event.run_cancellation_requested.replaced}
-        case RunEventKind.RUN_TERMINAL:
-            end = event.run_terminal
-            return {
-                "stop_reason": member(StopReason, end.stop_reason),
-                "failure_reason": optional_member(RunFailureReason, end.failure_reason),
-                "output_message_number": end.output_message_number or None,
-                "message_cutoff": end.message_cutoff,
-            }
-        case RunEventKind.MESSAGE_APPENDED:
-            return _message_fields(event)
-        case RunEventKind.MODEL_STEP_RESERVED:
-            reserved = event.model_step_reserved
-            return {"step": reserved.step, "model_stream_id": reserved.model_stream_id}
-        case RunEventKind.MODEL_STEP_COMMITTED:
-            step = event.model_step_committed
-            return {
-                "step": step.step,
-                "model_stream_id": step.model_stream_id,
-                "usage": usage(step.usage),
-                "model": step.model,
-                "finish_reason": step.finish_reason,
-            }
-        case _:
-            return _activation_fields(event, kind)
-
-
-def _message_fields(event: pb.Event) -> dict[str, Any]:
-    body = event.message_appended
-    return {
-        "message_number": body.number,
-        "role": member(MessageRole, body.role),
-        "author": member(MessageAuthor, body.author),
-        "step": body.step or None,
-        "submission_id": body.submission_id,
-        "model_stream_id": body.model_stream_id,
-        "message": message_from_pb(event.message) if event.HasField("message") else None,
-    }
-
-
-def _activation_fields(event: pb.Event, kind: RunEventKind) -> dict[str, Any]:
-    if kind is RunEventKind.ACTIVATION_QUEUED:
-        return {"agent": event.activation_queued.agent}
-    if kind is RunEventKind.ACTIVATION_LEASED:
-        return {"executor_id": event.activation_leased.executor_id}
-    if kind is RunEventKind.ACTIVATION_ENDED:
-        return {"end_reason": _ended_reason(event.activation_ended.reason)}
-    return {"end_reason": _abandoned_reason(event.activation_abandoned.reason)}
-
-
-def _ended_reason(number: int) -> ActivationEnd:
-    """Reads the act that ended an activation; `UNKNOWN` for one that is new."""
-    return _end_word(pb.ActivationEnded.Reason.DESCRIPTOR.values_by_number.get(number))
-
-
-def _abandoned_reason(number: int) -> ActivationEnd:
-    """Reads what else ended an activation; `UNKNOWN` for what is new."""
-    return _end_word(pb.ActivationAbandoned.Reason.DESCRIPTOR.values_by_number.get(number))
-
-
-def _end_word(value: EnumValueDescriptor | None) -> ActivationEnd:
-    if value is None or not value.number:
-        return ActivationEnd.UNKNOWN
-    return ActivationEnd(value.name.removeprefix("REASON_").lower())
-
-
-def delta_from_pb(delta: pb.Delta) -> Delta:
-    """Reads a delta."""
-    piece = delta.WhichOneof("piece")
-    return Delta(
-        model_stream_id=delta.model_stream_id,
-        run_id=delta.run_id,
-        activation_id=delta.activation_id,
-        step=delta.step,
-        block_index=delta.block_index,
-        kind=member(DeltaKind, delta.kind),
-        base_revision=delta.base_revision,
-        revision=delta.revision,
-        append_text=delta.append_text if piece == "append_text" else None,
-        snapshot_text=delta.snapshot_text if piece == "snapshot_text" else None,
-        block_done=delta.block_done,
-    )
-
-
-def control_from_pb(control: pb.Control) -> Control:
-    """Reads a control state."""
-    has_activation = control.HasField("activation")
-    return Control(
-        run_id=control.run_id or None,
-        phase=optional_member(RunPhase, control.phase),
-        activation=activation(control.activation) if has_activation else None,
-        cancelling=control.cancelling,
-        pending_steers=control.pending_steers,
-        pending_next_runs=control.pending_next_runs,
-        allowed_commands=tuple(member(Command, number) for number in control.allowed_commands),
-        waiting_for_executor=control.waiting_for_executor,
-        as_of_sequence=control.as_of_sequence,
-    )

@@ -19,9 +19,11 @@ from runlane._enums import (
     event_type,
     number_of,
 )
-from runlane._event_models import AnyEvent, event_from_pb
-from runlane._models import Page, Run, RunResult, Session, Submission
+from runlane._event_convert import event_from_pb
+from runlane._event_models import AnyEvent
+from runlane._models import Page, Session, Submission
 from runlane._retry import STREAM_DEADLINE, delay, reopenable
+from runlane._run_models import Run, RunResult
 from runlane._time import to_duration, to_timestamp
 from runlane.errors import from_rpc_error
 from runlane.v1 import event_pb2, message_pb2, run_pb2, session_pb2, submission_pb2
@@ -119,38 +121,26 @@ class HistoryCalls:
         )
         return convert.run(answer.run)
 
-    async def wait_run(
-        self, run_id: str, *, session_id: str = "", timeout: float | None = None
-    ) -> RunResult:
-        """Waits until a run has ended; a reserved run id is waited for too.
-
-        Args:
-            run_id: The run.
-            session_id: The session, to have it checked.
-            timeout: Seconds to wait; None: without end. The run goes on either way.
-
-        Raises:
-            TimeoutError: It has not ended in time.
-            RunNotFound: There is no such run.
-            SubmissionSettled: The id was reserved, and its submission failed or was withdrawn.
-        """
+    async def _wait_ended(self, run_id: str, session_id: str, timeout: float | None) -> RunResult:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = _WAIT if end is None else min(_WAIT, max(0.0, end - time.monotonic()))
-            answer = await self._caller.unary(
-                self._caller.stubs.history.WaitRun,
-                pb.WaitRunRequest(
-                    run_id=run_id,
-                    session_id=session_id,
-                    wait_duration=to_duration(left),
-                    include_output=True,
-                ),
-            )
+            answer = await self._wait_call(run_id, session_id, left)
             if answer.run.phase == run_pb2.Run.PHASE_TERMINAL:
-                output = message_from_pb(answer.output) if answer.HasField("output") else None
-                return RunResult(run=convert.run(answer.run), output=output)
+                return ended(answer)
             if end is not None and time.monotonic() >= end:
                 raise TimeoutError(f"run {run_id} has not ended within {timeout} s")
+
+    async def _wait_call(self, run_id: str, session_id: str, wait: float) -> pb.WaitRunResponse:
+        return await self._caller.unary(
+            self._caller.stubs.history.WaitRun,
+            pb.WaitRunRequest(
+                run_id=run_id,
+                session_id=session_id,
+                wait_duration=to_duration(wait),
+                include_output=True,
+            ),
+        )
 
     async def list_submissions(
         self,
@@ -321,3 +311,9 @@ class HistoryCalls:
             if late or not reopenable(failure, connected=failures > 1):
                 raise failure
             await asyncio.sleep(pause)
+
+
+def ended(answer: pb.WaitRunResponse) -> RunResult:
+    """Reads a run that has ended."""
+    output = message_from_pb(answer.output) if answer.HasField("output") else None
+    return RunResult(run=convert.run(answer.run), output=output)

@@ -10,7 +10,9 @@ from runlane._content import Input
 from runlane._convert import Options, as_options
 from runlane._enums import SubmissionState, SubmitMode
 from runlane._events import EventStream
-from runlane._models import Interruption, LiveState, Receipt, RunOptions, RunResult, Submission
+from runlane._manager_control import ManagerControl
+from runlane._models import Interruption, LiveState, Receipt, Submission
+from runlane._run_models import RunOptions, RunResult
 from runlane._session_calls import event_request
 from runlane.errors import (
     ManagerClosedError,
@@ -23,7 +25,7 @@ from runlane.errors import (
 from runlane.v1 import session_service_pb2 as pb
 
 
-class SessionManager:
+class SessionManager(ManagerControl):
     """Works on one session, which it makes on first use.
 
     Several managers, in one or many processes, may work on the same session at once: all
@@ -154,6 +156,7 @@ class SessionManager:
         metadata: Mapping[str, str] | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
+        until: str = "terminal",
     ) -> RunResult:
         """Gives the session an input and waits until the run it steers or becomes has ended.
 
@@ -164,6 +167,7 @@ class SessionManager:
             metadata: As in `submit`.
             request_id: As in `submit`.
             timeout: Seconds to wait for the end; None: without end.
+            until: As in `wait`.
 
         Raises:
             TimeoutError: The run has not ended in time; it goes on.
@@ -172,22 +176,28 @@ class SessionManager:
         receipt = await self.submit(
             input, mode, options=options, metadata=metadata, request_id=request_id
         )
-        return await self.wait(receipt.run_id, timeout=timeout)
+        return await self.wait(receipt.run_id, timeout=timeout, until=until)
 
-    async def wait(self, run_id: str, *, timeout: float | None = None) -> RunResult:
-        """Waits until a run of the session has ended.
+    async def wait(
+        self, run_id: str, *, timeout: float | None = None, until: str = "terminal"
+    ) -> RunResult:
+        """Waits until a run of the session has ended, or stopped.
 
         Args:
             run_id: The run; a reserved run id is waited for too.
             timeout: Seconds to wait; None: without end.
+            until: `terminal`, or `stopped` to return also where the run waits for an answer
+                or was paused.
 
         Raises:
-            TimeoutError: It has not ended in time.
+            TimeoutError: It has not come to that in time.
             RunNotFound: There is no such run.
             SubmissionSettled: The id was reserved, and its submission failed or was withdrawn.
         """
         self._check_open()
-        return await self._client.wait_run(run_id, session_id=self._session_id, timeout=timeout)
+        return await self._client.wait_run(
+            run_id, session_id=self._session_id, timeout=timeout, until=until
+        )
 
     async def snapshot(self, *, message_limit: int | None = None) -> LiveState:
         """Reads the session's live state: run, pending input, newest messages, commands.

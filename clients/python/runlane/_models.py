@@ -2,18 +2,14 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar
-
-from pydantic import Field
+from typing import Generic, TypeVar
 
 from runlane._content import Block, Message, Record, text_of
 from runlane._enums import (
-    ActivationState,
     Command,
     Durability,
-    RunFailureReason,
-    RunPhase,
-    RunPosition,
+    PauseReceipt,
+    RestoreOutcome,
     SessionState,
     StopReason,
     SubmissionFailure,
@@ -21,6 +17,8 @@ from runlane._enums import (
     SubmitMode,
     SubmitRoute,
 )
+from runlane._interactions import Interaction
+from runlane._run_models import Run
 
 _T = TypeVar("_T")
 
@@ -69,167 +67,6 @@ class Session(Record):
     etag: str
     create_time: datetime | None
     update_time: datetime | None
-
-
-class Usage(Record):
-    """What a run, or a step of it, has used.
-
-    Attributes:
-        model_steps_reserved: Model steps reserved; only of a run.
-        model_steps_committed: Model steps committed; only of a run.
-        input_tokens: Tokens read by the model.
-        output_tokens: Tokens written by the model.
-        cached_input_tokens: Of the input tokens, those read from the provider's cache.
-        reasoning_tokens: Of the output tokens, those spent on reasoning.
-        cost_usd_micros: Cost in millionths of a US dollar.
-    """
-
-    model_steps_reserved: int = 0
-    model_steps_committed: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_input_tokens: int = 0
-    reasoning_tokens: int = 0
-    cost_usd_micros: int = 0
-
-
-class RunOptions(Record):
-    """What a run is started with; unset fields take the defaults of session and server.
-
-    Attributes:
-        agent: The name that executors poll for.
-        model: The model that the executor should use.
-        max_model_steps: Model steps that may be reserved: 1 to 10,000.
-        cancel_grace: Seconds that an executor may take to settle the run after a request
-            to cancel it: 0 to 600.
-        request_options: A JSON object that the executor hands to the model.
-    """
-
-    agent: str | None = None
-    model: str | None = None
-    max_model_steps: int | None = Field(default=None, ge=1)
-    cancel_grace: float | None = Field(default=None, ge=0)
-    request_options: Mapping[str, Any] | None = None
-
-
-class Activation(Record):
-    """One executor's turn at advancing a run.
-
-    Attributes:
-        activation_id: Its id.
-        epoch: Attempt in the run, from 1.
-        state: Whether an executor has it.
-        executor_id: The executor that has it; empty while it waits.
-    """
-
-    activation_id: str
-    epoch: int
-    state: ActivationState
-    executor_id: str
-
-
-class RunFailure(Record):
-    """What made a run fail.
-
-    Attributes:
-        reason: What kind of failure it was.
-        message: Text for people.
-        retryable: Whether the same input may well succeed later.
-    """
-
-    reason: RunFailureReason
-    message: str
-    retryable: bool
-
-
-class Run(Record):
-    """One logical task started by one input.
-
-    Attributes:
-        run_id: Its id.
-        session_id: The session it belongs to.
-        agent: The name that executors poll for.
-        phase: Whether it lives.
-        attempt: The epoch of the newest activation.
-        activation: The newest activation; None once the run is terminal.
-        position: Where in its loop it stands.
-        options: What it was started with; empty in the answer of a mutating call.
-        usage: What it has used.
-        submission_id: The submission that started it.
-        input_preview: The first 200 characters of its input.
-        cancelling: Whether its cancellation was requested.
-        cancel_reason: The reason that was given for it.
-        stop_reason: Why it ended; None while it lives.
-        failure: What went wrong, where it failed.
-        output_message_number: Number of the message that is its answer; None without one.
-        output_json: JSON that its executor gave as its result; empty means none.
-        message_cutoff: Number of the session's last message when it ended.
-        create_time: When it was created.
-        end_time: When it ended.
-    """
-
-    run_id: str
-    session_id: str
-    agent: str
-    phase: RunPhase
-    attempt: int
-    activation: Activation | None
-    position: RunPosition | None
-    options: RunOptions
-    usage: Usage
-    submission_id: str
-    input_preview: str
-    cancelling: bool
-    cancel_reason: str
-    stop_reason: StopReason | None
-    failure: RunFailure | None
-    output_message_number: int | None
-    output_json: str
-    message_cutoff: int | None
-    create_time: datetime | None
-    end_time: datetime | None
-
-    @property
-    def terminal(self) -> bool:
-        """Whether it has ended."""
-        return self.phase is RunPhase.TERMINAL
-
-
-class RunResult(Record):
-    """A run that ended, and its answer.
-
-    Attributes:
-        run: The run.
-        output: The message that is its answer; None where it ended without one.
-    """
-
-    run: Run
-    output: Message | None
-
-    @property
-    def run_id(self) -> str:
-        """The id of the run."""
-        return self.run.run_id
-
-    @property
-    def session_id(self) -> str:
-        """The id of its session."""
-        return self.run.session_id
-
-    @property
-    def stop_reason(self) -> StopReason:
-        """Why it ended."""
-        return self.run.stop_reason or StopReason.UNKNOWN
-
-    @property
-    def failure(self) -> RunFailure | None:
-        """What went wrong, where it failed."""
-        return self.run.failure
-
-    @property
-    def text(self) -> str:
-        """The text of its answer; empty where it ended without one."""
-        return self.output.text if self.output else ""
 
 
 class Submission(Record):
@@ -315,12 +152,65 @@ class Interruption(Record):
     replayed: bool
 
 
+class Pausing(Record):
+    """The answer to a request to pause or unpause a run.
+
+    Attributes:
+        receipt: What became of it.
+        run: The run.
+        sequence: The session's sequence after the call.
+        replayed: Whether it repeats the answer to an earlier call of the same request id.
+    """
+
+    receipt: PauseReceipt
+    run: Run
+    sequence: int
+    replayed: bool
+
+
+class Answered(Record):
+    """The receipt of an answer to an interaction: it is stored, and its run goes on.
+
+    Attributes:
+        run_id: The run.
+        interaction_id: The interaction.
+        interaction: The interaction, without its prompt.
+        run: The run; None where another system answered with a token.
+        sequence: The session's sequence after the call.
+        replayed: Whether it repeats the answer to an earlier call of the same request id.
+    """
+
+    run_id: str
+    interaction_id: str
+    interaction: Interaction
+    run: Run | None
+    sequence: int
+    replayed: bool
+
+
+class Restoration(Record):
+    """The answer to a request to bring back a run.
+
+    Attributes:
+        outcome: What became of it.
+        run: The run.
+        sequence: The session's sequence after the call.
+        replayed: Whether it repeats the answer to an earlier call of the same request id.
+    """
+
+    outcome: RestoreOutcome
+    run: Run
+    sequence: int
+    replayed: bool
+
+
 class LiveState(Record):
     """One consistent read of a session.
 
     Attributes:
         session: The session's record.
         run: The live run; None while the session is idle.
+        open_interactions: What the live run waits for.
         pending: Steers, then next runs, each in the order in which they will be delivered.
         messages: The newest messages, ascending.
         first_message_number: Number of the first of them; None where there is none.
@@ -331,6 +221,7 @@ class LiveState(Record):
 
     session: Session
     run: Run | None
+    open_interactions: tuple[Interaction, ...]
     pending: tuple[Submission, ...]
     messages: tuple[Message, ...]
     first_message_number: int | None

@@ -22,6 +22,7 @@ from runlane.errors import (
     StreamLimit,
     TransportError,
 )
+from runlane.v1 import admin_service_pb2 as admin_pb
 from runlane.v1 import executor_service_pb2 as executor_pb
 from runlane.v1 import history_service_pb2 as history_pb
 from runlane.v1 import server_service_pb2 as server_pb
@@ -75,6 +76,11 @@ POLICIES: Final[dict[type[Message], Policy]] = {
     session_pb.WithdrawSubmissionRequest: _PLAIN,
     session_pb.GetSubmissionRequest: _PLAIN,
     session_pb.InterruptRunRequest: _WAITS,
+    session_pb.PauseRunRequest: _PLAIN,
+    session_pb.UnpauseRunRequest: _PLAIN,
+    session_pb.AnswerInteractionRequest: _PLAIN,
+    session_pb.CompleteExternalRequest: _PLAIN,
+    session_pb.RestoreRunRequest: _PLAIN,
     session_pb.GetLiveStateRequest: _PLAIN,
     session_pb.ListAgentsRequest: _PLAIN,
     history_pb.ListSessionsRequest: _PLAIN,
@@ -85,12 +91,16 @@ POLICIES: Final[dict[type[Message], Policy]] = {
     history_pb.ListEventsRequest: _PLAIN,
     history_pb.ListMessagesRequest: _PLAIN,
     history_pb.ListForkPointsRequest: _PLAIN,
+    history_pb.ListToolCallsRequest: _PLAIN,
+    history_pb.ListInteractionsRequest: _PLAIN,
     history_pb.ForkSessionRequest: _PLAIN,
     history_pb.GetLineageRequest: _PLAIN,
     executor_pb.PollActivationRequest: _WAITS,
     executor_pb.DrainExecutorRequest: _PLAIN,
     executor_pb.HeartbeatRequest: _FENCED,
     executor_pb.CommitRequest: _FENCED,
+    admin_pb.ListStalledRunsRequest: _PLAIN,
+    admin_pb.SettleRunRequest: _PLAIN,
     server_pb.GetServerInfoRequest: _PLAIN,
 }
 

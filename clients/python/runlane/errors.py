@@ -10,9 +10,12 @@
     |   +-- PageTokenInvalid
     |   +-- PageTokenMismatch
     |   +-- OperationInvalid
+    |   +-- AnswerInvalid
     |   +-- SessionNotFound
     |   +-- RunNotFound
     |   +-- SubmissionNotFound
+    |   +-- InteractionNotFound
+    |   +-- ToolCallNotFound
     |   +-- AgentNotFound
     |   +-- SessionExists
     |   +-- RequestIdReused
@@ -22,11 +25,16 @@
     |   +-- SessionLive
     |   +-- RunNotCurrent
     |   +-- RunNotTerminal
+    |   +-- RunTerminal
     |   +-- RunCancelling
+    |   +-- InteractionClosed
+    |   +-- InteractionConflict
     |   +-- SubmissionSettled
+    |   +-- CallUnresolved
     |   +-- StaleActivation
     |   +-- RevisionMismatch
     |   +-- EtagMismatch
+    |   +-- ActivationMismatch
     |   +-- QueueFull
     |   +-- StreamLimit
     |   +-- MessageTooLarge
@@ -48,15 +56,11 @@ wait of the client's own ran out, `asyncio.CancelledError` for a cancelled task.
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import ClassVar, Final, NamedTuple, cast
+from typing import ClassVar, Final, NamedTuple
 
 import grpc
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
 
-_DOMAIN: Final = "runlane.dev"
-_DETAILS_KEY: Final = "grpc-status-details-bin"
-_PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
+from runlane._status import read_status
 
 
 class RunlaneError(Exception):
@@ -146,10 +150,7 @@ class ManagerClosedError(RunlaneError):
 
 
 class FieldInvalid(ServiceError):
-    """A field breaks its rule.
-
-    BadRequest names each such field.
-    """
+    """A field breaks its rule; `violations` names each such field."""
 
     REASON = "FIELD_INVALID"
 
@@ -187,6 +188,12 @@ class OperationInvalid(ServiceError):
     REASON = "OPERATION_INVALID"
 
 
+class AnswerInvalid(ServiceError):
+    """The answer does not fit its question."""
+
+    REASON = "ANSWER_INVALID"
+
+
 class SessionNotFound(ServiceError):
     """No such session in the namespace, or deleted."""
 
@@ -203,6 +210,21 @@ class SubmissionNotFound(ServiceError):
     """No such submission in the namespace."""
 
     REASON = "SUBMISSION_NOT_FOUND"
+
+
+class InteractionNotFound(ServiceError):
+    """No such interaction of the run, or no such token."""
+
+    REASON = "INTERACTION_NOT_FOUND"
+
+
+class ToolCallNotFound(ServiceError):
+    """No such call in the open batch.
+
+    Metadata: tool_call_id, operation_index.
+    """
+
+    REASON = "TOOL_CALL_NOT_FOUND"
 
 
 class AgentNotFound(ServiceError):
@@ -283,6 +305,15 @@ class RunNotTerminal(ServiceError):
     REASON = "RUN_NOT_TERMINAL"
 
 
+class RunTerminal(ServiceError):
+    """The run has ended.
+
+    Metadata: run_id.
+    """
+
+    REASON = "RUN_TERMINAL"
+
+
 class RunCancelling(ServiceError):
     """Cancellation of the run was requested.
 
@@ -292,6 +323,24 @@ class RunCancelling(ServiceError):
     REASON = "RUN_CANCELLING"
 
 
+class InteractionClosed(ServiceError):
+    """The interaction ended without an answer.
+
+    Metadata: interaction_id.
+    """
+
+    REASON = "INTERACTION_CLOSED"
+
+
+class InteractionConflict(ServiceError):
+    """The interaction has another answer, or another version.
+
+    Metadata: interaction_id, version.
+    """
+
+    REASON = "INTERACTION_CONFLICT"
+
+
 class SubmissionSettled(ServiceError):
     """The submission has had its end.
 
@@ -299,6 +348,15 @@ class SubmissionSettled(ServiceError):
     """
 
     REASON = "SUBMISSION_SETTLED"
+
+
+class CallUnresolved(ServiceError):
+    """A claimed call has no result.
+
+    Metadata: tool_call_id.
+    """
+
+    REASON = "CALL_UNRESOLVED"
 
 
 class StaleActivation(ServiceError):
@@ -326,6 +384,15 @@ class EtagMismatch(ServiceError):
     """
 
     REASON = "ETAG_MISMATCH"
+
+
+class ActivationMismatch(ServiceError):
+    """Expected_activation_id is not the current one.
+
+    Metadata: activation_id.
+    """
+
+    REASON = "ACTIVATION_MISMATCH"
 
 
 class QueueFull(ServiceError):
@@ -418,51 +485,14 @@ def from_rpc_error(error: grpc.RpcError) -> ServiceError | TransportError:
         The class of the reason where the service gave one, a plain `ServiceError` for a
         reason that is new, and a `TransportError` for everything else.
     """
-    code = error.code()
-    message = error.details() or ""
-    details: bytes | None = None
-    pushback: float | None = None
-    for key, value in cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ()):
-        if key == _DETAILS_KEY and isinstance(value, bytes):
-            details = value
-        elif key == _PUSHBACK_KEY:
-            pushback = _milliseconds(value)
-    if details is None:
-        return TransportError(code, message, retry_after=pushback)
-    return _from_details(code, message, details, pushback)
-
-
-def _milliseconds(value: str | bytes) -> float | None:
-    try:
-        return int(value) / 1000
-    except ValueError:
-        return None
-
-
-def _from_details(
-    code: grpc.StatusCode, message: str, details: bytes, pushback: float | None
-) -> ServiceError | TransportError:
-    status = status_pb2.Status()
-    info = error_details_pb2.ErrorInfo()
-    retry = error_details_pb2.RetryInfo()
-    bad = error_details_pb2.BadRequest()
-    retry_after = pushback
-    try:
-        status.ParseFromString(details)
-        for detail in status.details:
-            if detail.Unpack(retry):
-                retry_after = retry.retry_delay.ToTimedelta().total_seconds()
-            elif not detail.Unpack(bad):
-                detail.Unpack(info)
-    except DecodeError:
-        return TransportError(code, message, retry_after=pushback)
-    if not info.reason or info.domain != _DOMAIN:
-        return TransportError(code, message, retry_after=retry_after)
-    return _BY_REASON.get(info.reason, ServiceError)(
-        info.reason,
-        message or status.message,
-        code=code,
-        metadata=info.metadata,
-        retry_after=retry_after,
-        violations=[FieldViolation(v.field, v.description) for v in bad.field_violations],
+    told = read_status(error)
+    if not told.reason:
+        return TransportError(told.code, told.message, retry_after=told.retry_after)
+    return _BY_REASON.get(told.reason, ServiceError)(
+        told.reason,
+        told.message,
+        code=told.code,
+        metadata=told.metadata,
+        retry_after=told.retry_after,
+        violations=[FieldViolation(*violation) for violation in told.violations],
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from runlane_server.app.views import Caller, Result, RunView, SessionView
 from runlane_server.core.commands import RunFacts
-from runlane_server.core.draft import NewId, live_run_facts, session_facts
+from runlane_server.core.drafting import NewId, live_run_facts, session_facts
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.model import (
     Phase,
@@ -94,7 +94,7 @@ def session_view(row: SessionRow) -> SessionView:
 
 def run_view(row: RunRow) -> RunView:
     """Returns a run as it is shown: a live one as its session's state has it."""
-    if row.phase is Phase.ACTIVE and row.state is not None:
+    if row.phase is not Phase.TERMINAL and row.state is not None:
         state = decode_state(row.state)
         if state.run is not None and state.run.run_id == row.run_id:
             return RunView(live_run_facts(state), row.options, row.preview)
@@ -122,6 +122,8 @@ def _ended_facts(row: RunRow) -> RunFacts:
         used.usage,
         used.steps_reserved,
         used.steps_committed,
+        tool_calls=used.tool_calls,
+        cause=StopReason(row.cause) if row.cause else None,
         cancellation=decode_cancellation(row.cancellation),
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         failure_reason=RunFailure(row.failure_reason) if row.failure_reason else None,

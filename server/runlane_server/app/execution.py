@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from runlane_server.app.base import UseCase, request_of, run_view
+from runlane_server.app.control import external_token
 from runlane_server.app.views import (
     ActivationControl,
     Caller,
@@ -21,10 +22,11 @@ from runlane_server.core.commands import (
     LeaseActivation,
     LeaseAnswer,
     Release,
+    Suspend,
 )
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.execution import holds
-from runlane_server.core.model import Delta, Fence, SessionKey, SessionState
+from runlane_server.core.model import Delta, Fence, PromptKind, SessionKey, SessionState
 from runlane_server.runtime.dispatch import Waiting
 from runlane_server.runtime.engine import plan
 from runlane_server.runtime.records import decode_answer, encode_answer
@@ -32,10 +34,12 @@ from runlane_server.store.base import (
     Committed,
     CommitUnit,
     Duplicate,
+    InteractionRow,
     LeaseRenewal,
     MessageRow,
     RequestKey,
     RequestRecord,
+    ToolCallRow,
 )
 from runlane_server.store.errors import StoreError, StoreUnavailable
 
@@ -152,7 +156,11 @@ class Execution(UseCase):
                     yield ActivationControl(ended=True)
                     return
                 control = _control(state, lease_expire_time)
-                if last is None or control.cancel_requested != last.cancel_requested:
+                if (
+                    last is None
+                    or control.cancel_requested != last.cancel_requested
+                    or control.pause_requested != last.pause_requested
+                ):
                     yield control
                 last = control
                 if services.draining:
@@ -170,7 +178,8 @@ class Execution(UseCase):
         state = slot.state
         actor = caller.actor
         if state is not None and state.run is not None and holds(state.run, fence):
-            actor = f"executor:{state.run.activation.executor_id}"
+            activation = state.run.activation
+            actor = f"executor:{activation.executor_id if activation is not None else ''}"
         answer, replayed = await services.engine.execute(
             plan(
                 key,
@@ -193,7 +202,13 @@ class Execution(UseCase):
                 if lost or state is None
                 else _control(state, lease_expire_time)
             )
-        return CommitView(answer, delivered, control, lost, replayed)
+        token = ""
+        opened = command.outcome
+        if answer.interaction_id and isinstance(opened, Suspend):
+            external = opened.kind is PromptKind.EXTERNAL
+            secret = services.store.info.secret
+            token = external_token(secret, answer.interaction_id) if external else ""
+        return CommitView(answer, delivered, control, lost, replayed, token)
 
     async def model_context(
         self, caller: Caller, fence: Fence, after: int
@@ -316,11 +331,18 @@ class Execution(UseCase):
             raise Refused(Reason.RUN_NOT_FOUND)
         control = ActivationControl(ended=True)
         context, reserved = None, 0
-        if state is not None and not lost:
+        calls: list[ToolCallRow] = []
+        answered: list[InteractionRow] = []
+        if state is not None and state.run is not None and not lost:
             control = _control(state, lease_expire_time)
-            reserved = state.run.reserved_step if state.run is not None else 0
+            reserved, step = state.run.reserved_step, state.run.steps_committed
             context = await self._small_context(key, state.message_count, context_bytes_max)
-        view = LeasedView(fence, run_view(row), reserved, context, control)
+            if state.run.calls:
+                calls = await services.store.list_tool_calls(
+                    namespace, fence.run_id, (step, 0), len(state.run.calls)
+                )
+            answered = await services.store.answered_interactions(namespace, fence.run_id, step)
+        view = LeasedView(fence, run_view(row), reserved, calls, answered, context, control)
         return PollView(view, fence_lost=lost, sequence=answer.sequence, replayed=replayed)
 
     async def _small_context(
@@ -353,6 +375,7 @@ class Execution(UseCase):
         return ActivationControl(
             cancellation is not None,
             cancellation.grace_expire_time if cancellation is not None else 0,
+            answer.run.pause_requested,
             answer.lease_expire_time,
         )
 
@@ -379,5 +402,6 @@ def _control(state: SessionState, lease_expire_time: int) -> ActivationControl:
     return ActivationControl(
         cancellation is not None,
         cancellation.grace_expire_time if cancellation is not None else 0,
+        state.run is not None and state.run.pause_requested,
         lease_expire_time,
     )

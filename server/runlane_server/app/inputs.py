@@ -19,8 +19,8 @@ from runlane_server.core.commands import (
     SubmitAnswer,
     WithdrawSubmission,
 )
+from runlane_server.core.context import Context, Decision
 from runlane_server.core.errors import NotLive, NotPending, Reason, Refused
-from runlane_server.core.machine import Context, Decision, decide_fork
 from runlane_server.core.model import (
     Phase,
     SessionKey,
@@ -28,6 +28,7 @@ from runlane_server.core.model import (
     SessionState,
     SubmissionState,
 )
+from runlane_server.core.sessions import decide_fork
 from runlane_server.runtime.engine import Plan
 from runlane_server.store.base import RunRow
 

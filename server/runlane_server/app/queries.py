@@ -226,6 +226,7 @@ class Queries(UseCase):
             allowed_commands(state),
             waiting_for_executor(self, state),
             state.sequence,
+            rows.interactions,
         )
 
     def list_agents(
@@ -252,7 +253,8 @@ class Queries(UseCase):
 def waiting_for_executor(case: UseCase, state: SessionState) -> bool:
     """Whether the live run waits in the queue and no executor polls for its agent."""
     run = state.run
-    if run is None or run.activation.state is not ActivationState.QUEUED:
+    activation = run.activation if run is not None else None
+    if run is None or activation is None or activation.state is not ActivationState.QUEUED:
         return False
     services = case.services
     return not services.dispatch.served(state.namespace, run.agent, services.clock.now())

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from runlane_server.app.base import Services
+from runlane_server.app.control import Control
 from runlane_server.app.execution import Execution
 from runlane_server.app.inputs import Inputs
 from runlane_server.app.queries import Queries
@@ -41,7 +42,7 @@ class Committed:
             self.timers.renewed(key, activation_id, expire_time)
 
 
-class App(Sessions, Inputs, Execution, Queries, Streams):
+class App(Sessions, Inputs, Control, Execution, Queries, Streams):
     """The use cases of one server process."""
 
     def __init__(
@@ -71,9 +72,10 @@ class App(Sessions, Inputs, Execution, Queries, Streams):
         """Takes in what the store holds, and begins to act on time."""
         store, dispatch = self.services.store, self.services.dispatch
         leases = await store.leases()
-        dispatch.load(await store.queued_activations(), leases)
+        queued = await store.queued_activations()
+        dispatch.load(queued, leases)
         dispatch.drained.update(await store.drained_executors())
-        self._timers.load(await store.timers(), leases)
+        self._timers.load(await store.timers(), leases, queued)
         self._timers.start()
         self._tidying = asyncio.get_running_loop().create_task(self._upkeep.forget_requests())
 

@@ -385,9 +385,10 @@ class _Reader:
         run = state.run
         view = ControlView(
             run.run_id if run is not None else "",
-            Phase.ACTIVE if run is not None else None,
+            run.phase if run is not None else None,
             run.activation if run is not None else None,
             run is not None and run.cancellation is not None,
+            run is not None and run.pause_requested,
             len(state.steers),
             len(state.next_runs),
             allowed_commands(state),

@@ -5,7 +5,7 @@ import asyncio
 import structlog
 
 from runlane_server.app.base import UseCase
-from runlane_server.core.model import ActivationState, TimerKind
+from runlane_server.core.model import ActivationState, Run, TimerKind
 from runlane_server.runtime.timers import Alarm
 
 SWEEP_ROWS = 500
@@ -24,15 +24,20 @@ class Upkeep(UseCase):
         if alarm.kind is TimerKind.SWEEP:
             done = await services.store.sweep(alarm.key, SWEEP_ROWS)
             return None if done else services.clock.now()
+        if alarm.backoff:
+            services.dispatch.backed_off(alarm.activation_id)
+            return None
         # Where the write fails the alarm fires again: one attempt is enough.
         state, lease_expire_time = await services.engine.settled(alarm.key, attempts=1)
         run = state.run if state is not None else None
-        if run is None or run.activation.state is not ActivationState.LEASED:
+        if run is None:
             return None
-        if alarm.kind is TimerKind.GRACE:
-            cancellation = run.cancellation
-            return cancellation.grace_expire_time if cancellation is not None else None
-        if run.activation.activation_id != alarm.activation_id:
+        if alarm.kind is not None:
+            return _due_again(run, alarm.kind)
+        activation = run.activation
+        if activation is None or activation.activation_id != alarm.activation_id:
+            return None
+        if activation.state is not ActivationState.LEASED:
             return None
         # Renewed since: heartbeats set no alarm of their own.
         return lease_expire_time
@@ -48,3 +53,14 @@ class Upkeep(UseCase):
                     pass
             except Exception as error:  # noqa: BLE001 - tried again in a minute
                 log.warning("request records could not be removed", error=repr(error))
+
+
+def _due_again(run: Run, kind: TimerKind) -> int | None:
+    """Returns when a timer of a live run is due, if it still is to come: it was moved."""
+    if kind is TimerKind.GRACE:
+        return run.cancellation.grace_expire_time if run.cancellation is not None else None
+    if kind is TimerKind.DEADLINE:
+        return run.deadline_time or None
+    if kind is TimerKind.INTERACTION:
+        return (run.wait.expire_time or None) if run.wait is not None else None
+    return run.start_expire_time or None

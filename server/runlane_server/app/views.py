@@ -14,7 +14,7 @@ from runlane_server.core.model import (
     RunOptions,
     SessionRecord,
 )
-from runlane_server.store.base import MessageRow
+from runlane_server.store.base import InteractionRow, MessageRow, ToolCallRow
 
 Item = TypeVar("Item")
 Given = TypeVar("Given")
@@ -103,6 +103,7 @@ class LiveView:
     allowed_commands: list[Command]
     waiting_for_executor: bool
     sequence: int
+    interactions: list[InteractionRow]
 
 
 @dataclass(slots=True)
@@ -113,6 +114,7 @@ class ControlView:
     phase: Phase | None
     activation: Activation | None
     cancelling: bool
+    pause_requested: bool
     pending_steers: int
     pending_next_runs: int
     allowed_commands: list[Command]
@@ -126,6 +128,7 @@ class ActivationControl:
 
     cancel_requested: bool = False
     cancel_grace_expire_time: int = 0
+    pause_requested: bool = False
     lease_expire_time: int = 0
     ended: bool = False
 
@@ -136,12 +139,16 @@ class LeasedView:
 
     Attributes:
         reserved_step: A step that is reserved and not committed; 0: none.
+        calls: The open batch.
+        answered: Interactions that were answered since the newest model step.
         context: The messages where they fit what was asked for, else None.
     """
 
     fence: Fence
     run: RunView
     reserved_step: int
+    calls: list[ToolCallRow]
+    answered: list[InteractionRow]
     context: list[MessageRow] | None
     control: ActivationControl
 
@@ -166,6 +173,7 @@ class CommitView:
     control: ActivationControl
     fence_lost: bool
     replayed: bool
+    external_token: str = ""
 
 
 @dataclass(slots=True)

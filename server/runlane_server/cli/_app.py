@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from runlane_server.cli import _chat, _commands, _demo, _serve
+from runlane_server.cli import _chat, _commands, _demo, _serve, _waits
 
 app = typer.Typer(
     name="runlane",
@@ -45,6 +45,12 @@ app.command(rich_help_panel="Talk")(_commands.submit)
 app.command(rich_help_panel="Talk")(_commands.interrupt)
 app.command(rich_help_panel="Talk")(_commands.withdraw)
 app.command(rich_help_panel="Talk")(_commands.fork)
+app.command(rich_help_panel="Talk")(_waits.answer)
+app.command(rich_help_panel="Talk")(_waits.pause)
+app.command(rich_help_panel="Talk")(_waits.unpause)
+app.command(rich_help_panel="Talk")(_waits.restore)
 app.command(rich_help_panel="Look")(_commands.sessions)
 app.command(rich_help_panel="Look")(_commands.runs)
 app.command(rich_help_panel="Look")(_commands.tail)
+app.command(rich_help_panel="Look")(_waits.inbox)
+app.command(rich_help_panel="Look")(_waits.tools)

@@ -23,10 +23,12 @@ from runlane_server.cli._client import (
     NotDone,
     Target,
     connected,
+    dump,
     emit,
     ending,
     run,
 )
+from runlane_server.cli._waits import given
 
 _EARLIER_MESSAGES = 20
 _LINES_AHEAD = 64
@@ -45,10 +47,11 @@ def chat(
 ) -> None:
     """Talk to an agent.
 
-    What you type while it answers steers it. Ctrl-C interrupts the run, Ctrl-D leaves.
+    What you type while it answers steers it, and where it asks something answers that: y or n
+    where tools ask whether they may run. Ctrl-C interrupts the run, Ctrl-D leaves.
 
     Where stdin is no terminal each line is an input of its own, and each answer is printed
-    when its run has ended.
+    when its run has ended. Where a run asks something, the next line answers it.
     """
     live = sys.stdin.isatty()
     if live and as_json:
@@ -83,7 +86,7 @@ async def _answer(
             continue
         receipt = await client.submit(text, session, mode="queue", options=options)
         try:
-            result = await client.wait_run(receipt.run_id)
+            result = await _settle(client, receipt.run_id, lines)
         except asyncio.CancelledError:
             await client.interrupt(run_id=receipt.run_id, reason="interrupted at the terminal")
             raise
@@ -100,6 +103,27 @@ async def _answer(
         raise NotDone(f"{problems} of the runs did not complete")
 
 
+async def _settle(client: runlane.Client, run_id: str, lines: "_Lines") -> runlane.RunResult:
+    """Waits for the end of a run, and answers what it asks with the lines that follow."""
+    while True:
+        result = await client.wait_run(run_id, until="stopped")
+        asked = result.interaction
+        if asked is None and not result.run.terminal:
+            result = await client.wait_run(run_id)
+        if asked is None or asked.kind is runlane.PromptKind.EXTERNAL:
+            return result
+        for row in _show.question(asked):
+            typer.echo(f"? {row}", err=True)
+        text = await lines.next()
+        if text is None:
+            return result
+        try:
+            answer = given(asked, text)
+            await client.answer(run_id, asked.interaction_id, asked.version, answer)
+        except (ValueError, RunlaneError) as error:
+            typer.echo(f"runlane: {_show.line(str(error), 1000)}", err=True)
+
+
 _NOTHING_RUNS = "nothing runs; Ctrl-D leaves"
 
 
@@ -114,11 +138,16 @@ class _Lines:
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[str | None] = asyncio.Queue(_LINES_AHEAD)
+        self._ended = False
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
 
     async def next(self) -> str | None:
-        """Returns the next line; None at the end."""
-        return await self._queue.get()
+        """Returns the next line; None at the end, and from then on."""
+        if self._ended:
+            return None
+        line = await self._queue.get()
+        self._ended = line is None
+        return line
 
     def _read(self) -> None:
         # What it raises says that the loop has ended, and the program with it.
@@ -193,6 +222,7 @@ class _Conversation:
         self._options = options
         self._lines = lines
         self._run_id: str | None = None
+        self._asked: runlane.Interaction | None = None
         self._answer: _Answer | None = None
         self._mine: set[str] = set()
         self._submitting = asyncio.Lock()
@@ -206,6 +236,7 @@ class _Conversation:
             self._message(message)
         if state.run is not None:
             self._run_id = state.run.run_id
+        self._ask(state)
         self._note("Ctrl-C interrupts the run, Ctrl-D leaves")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
@@ -259,6 +290,9 @@ class _Conversation:
         while (text := await self._lines.next()) is not None:
             if not text.strip():
                 continue
+            if self._asked is not None:
+                await self._reply(self._asked, text)
+                continue
             try:
                 # The events of it are shown once it is known as typed here.
                 async with self._submitting:
@@ -268,6 +302,27 @@ class _Conversation:
                     self._mine.add(receipt.submission_id)
             except RunlaneError as error:
                 self._note(str(error))
+
+    async def _reply(self, asked: runlane.Interaction, text: str) -> None:
+        try:
+            await self._client.answer(
+                asked.run_id, asked.interaction_id, asked.version, given(asked, text)
+            )
+        except (ValueError, RunlaneError) as error:
+            self._note(str(error))
+        else:
+            self._asked = None
+
+    def _ask(self, state: runlane.LiveState) -> None:
+        """Shows what the run waits for; what is typed next answers it."""
+        for asked in state.open_interactions:
+            self._end_line()
+            for row in _show.question(asked):
+                self._write(f"? {row}\n", "bold yellow")
+            if asked.kind is runlane.PromptKind.PERMISSION:
+                self._note("y lets them run, n does not")
+            if asked.kind is not runlane.PromptKind.EXTERNAL:
+                self._asked = asked
 
     async def _follow(self, events: runlane.EventStream) -> None:
         async for item in events:
@@ -296,6 +351,16 @@ class _Conversation:
                 async with self._submitting:
                     if event.submission_id not in self._mine:
                         self._message(event.message)
+            case runlane.RunEventKind.INTERACTION_OPENED:
+                self._ask(await self._client.live_state(self._session, message_limit=0))
+            case (
+                runlane.RunEventKind.INTERACTION_ANSWERED | runlane.RunEventKind.INTERACTION_CLOSED
+            ):
+                self._asked = None
+            case runlane.RunEventKind.RUN_PAUSED:
+                self._note("paused; `runlane unpause` lets it go on")
+            case runlane.RunEventKind.RUN_STALLED:
+                self._note("its executor was lost; `runlane restore` brings it back")
             case runlane.RunEventKind.RUN_TERMINAL:
                 self._run_id = None
                 self._end_line()
@@ -316,12 +381,20 @@ class _Conversation:
             self._end_line()
             self._write(f"> {message.text}\n", "bold")
             return
+        if message.tool_result is not None:
+            result = message.tool_result
+            self._note(f"   {result.outcome}: {_show.line(result.text)}")
+            return
         answer = self._answer
         if answer is None or answer.model_stream_id != message.model_stream_id:
             self._end_line()
             answer = _Answer(message.model_stream_id)
-        self._write(answer.replace(message.text) + "\n")
+        if message.text or not message.tool_uses:
+            self._write(answer.replace(message.text) + "\n")
         self._answer = None
+        for use in message.tool_uses:
+            arguments = use.arguments_text if use.arguments is None else dump(dict(use.arguments))
+            self._note(f"-> {_show.call(use.name, arguments or '')}")
 
     def _note(self, text: str) -> None:
         self._end_line()

@@ -111,9 +111,17 @@ def emit(value: object) -> None:
 
 def ending(result: runlane.RunResult) -> str | None:
     """Returns what to say of a run that did not complete; None where it did."""
+    if result.interaction is not None:
+        return (
+            f"the run {result.run_id} waits for an answer; "
+            f"`runlane answer {result.interaction.interaction_id}` gives it"
+        )
+    if not result.run.terminal:
+        return f"the run {result.run_id} is {result.phase}"
     if result.stop_reason == runlane.StopReason.COMPLETED:
         return None
     text = f"the run {result.run_id} ended {result.stop_reason}"
     if result.failure is not None:
-        text += f": {result.failure.reason}: {result.failure.message}"
+        told = f": {result.failure.message}" if result.failure.message else ""
+        text += f": {result.failure.reason}{told}"
     return text

@@ -188,7 +188,7 @@ async def _submit(
                     state=receipt.state,
                 )
             return
-        result = await client.wait_run(receipt.run_id, timeout=wait_seconds)
+        result = await client.wait_run(receipt.run_id, timeout=wait_seconds, until="stopped")
     if as_json:
         emit({"receipt": receipt, "run": result.run, "output": result.output})
     elif result.output is not None:

@@ -63,6 +63,50 @@ def runs(items: Iterable[runlane.Run]) -> None:
     _columns(("run", "agent", "state", "steps", "created", "input"), rows)
 
 
+def tool_calls(items: Iterable[runlane.ToolCall]) -> None:
+    """Shows tool calls."""
+    rows = [
+        (
+            item.tool_call_id,
+            f"{item.step}.{item.ordinal}",
+            line(item.name),
+            str(item.outcome or item.state),
+            line(item.arguments_json),
+            line(item.text),
+        )
+        for item in items
+    ]
+    _columns(("call", "step", "tool", "state", "arguments", "result"), rows)
+
+
+def interaction(item: runlane.Interaction) -> None:
+    """Shows what waits for an answer, and how to give it."""
+    head = Text(clean(f"{item.interaction_id}  {item.session_id}  {moment(item.create_time)}"))
+    console.print(head.append(f"  {item.kind}", style="bold"))
+    for row in question(item):
+        console.print(Text(f"  {row}"))
+
+
+def question(item: runlane.Interaction) -> list[str]:
+    """Returns the lines of a question."""
+    prompt = item.prompt
+    if isinstance(prompt, runlane.PermissionPrompt):
+        rows = [clean(prompt.reason)] if prompt.reason else []
+        return rows + [call(one.name, one.arguments_json) for one in prompt.calls]
+    if isinstance(prompt, runlane.QuestionPrompt):
+        return [*clean(prompt.text).splitlines(), *(f"- {line(one)}" for one in prompt.options)]
+    if isinstance(prompt, runlane.FormPrompt):
+        return [*clean(prompt.text).splitlines(), line(prompt.json_schema, 1000)]
+    if isinstance(prompt, runlane.ExternalPrompt):
+        return [clean(prompt.reason or "waits for another system")]
+    return []
+
+
+def call(name: str, arguments_json: str) -> str:
+    """Returns a tool call as a line."""
+    return line(f"{name} {arguments_json}", 1000)
+
+
 def _columns(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Shows rows below each other, whole: ids are there to be copied."""
     widths = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
@@ -101,9 +145,13 @@ def _details(item: runlane.AnyEvent) -> list[str]:
     elif isinstance(item, runlane.RunEvent):
         told = (item.stop_reason, item.failure_reason, item.end_reason, item.author)
         words += [str(word) for word in told if word is not None]
-        words += [clean(word) for word in (item.agent, item.executor_id, item.model) if word]
+        told_more = (item.tool_outcome, item.close_reason, item.cause)
+        words += [str(word) for word in told_more if word is not None]
+        names = (item.agent, item.executor_id, item.model, item.tool_name, item.tool_call_id)
+        words += [clean(word) for word in (*names, item.interaction_id) if word]
         if item.message is not None:
-            words.append(line(item.message.text))
+            result = item.message.tool_result
+            words.append(line(item.message.text if result is None else result.text))
     elif isinstance(item, runlane.SessionEvent) and item.fork_session_id:
         words.append(f"{item.source_session_id} -> {item.fork_session_id}")
     if item.run_id:

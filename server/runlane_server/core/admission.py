@@ -24,8 +24,20 @@ class Column(Enum):
     """ACTIVE, its activation QUEUED."""
     L = "L"
     """ACTIVE, its activation LEASED."""
+    LP = "Lp"
+    """ACTIVE, LEASED, pause requested."""
     LC = "Lc"
     """ACTIVE, LEASED, cancellation requested."""
+    ST = "ST"
+    """ACTIVE, stalled: recovery is MANUAL and its lease ran out."""
+    STP = "STp"
+    """Stalled, pause requested."""
+    W = "W"
+    """WAITING for the answer to its interaction."""
+    WP = "Wp"
+    """WAITING, pause remembered."""
+    P = "P"
+    """PAUSED."""
 
 
 class Cell(Enum):
@@ -35,7 +47,7 @@ class Cell(Enum):
     STEER = "the input waits for a boundary of the live run"
     FOLLOW_UP = "the input waits for a run of its own"
     SETTLE = "the live run ends in this transaction; then the rest"
-    REQUEST = "cancellation of the live run is requested; then the rest"
+    REQUEST = "it is requested of the live run; then the rest"
     DO = "it is done"
     SAME = "nothing changes"
     BUSY = "refused: SESSION_BUSY"
@@ -46,23 +58,51 @@ class Cell(Enum):
 
 _WITHOUT_EFFECT = frozenset({Cell.SAME, Cell.BUSY, Cell.IDLE, Cell.CANCELLING, Cell.LIVE})
 
-_COLUMNS = (Column.IDLE, Column.Q, Column.L, Column.LC)
-_ROWS: dict[Command, tuple[Cell, Cell, Cell, Cell]] = {
-    Command.START: (Cell.START, Cell.BUSY, Cell.BUSY, Cell.BUSY),
-    Command.AUTO: (Cell.START, Cell.STEER, Cell.STEER, Cell.FOLLOW_UP),
-    Command.QUEUE: (Cell.START, Cell.FOLLOW_UP, Cell.FOLLOW_UP, Cell.FOLLOW_UP),
-    Command.STEER: (Cell.IDLE, Cell.STEER, Cell.STEER, Cell.CANCELLING),
-    Command.FOLLOW_UP: (Cell.IDLE, Cell.FOLLOW_UP, Cell.FOLLOW_UP, Cell.FOLLOW_UP),
-    Command.REPLACE: (Cell.START, Cell.SETTLE, Cell.REQUEST, Cell.FOLLOW_UP),
-    Command.INTERRUPT: (Cell.IDLE, Cell.SETTLE, Cell.REQUEST, Cell.SAME),
-    Command.DELETE: (Cell.DO, Cell.LIVE, Cell.LIVE, Cell.LIVE),
+_WORDS = {
+    "start": Cell.START,
+    "steer": Cell.STEER,
+    "follow": Cell.FOLLOW_UP,
+    "settle": Cell.SETTLE,
+    "request": Cell.REQUEST,
+    "do": Cell.DO,
+    "=": Cell.SAME,
+    "busy": Cell.BUSY,
+    "idle": Cell.IDLE,
+    "canc": Cell.CANCELLING,
+    "live": Cell.LIVE,
 }
-TABLE: dict[Command, dict[Column, Cell]] = {
-    command: dict(zip(_COLUMNS, cells, strict=True)) for command, cells in _ROWS.items()
-}
+
+# fmt: off
+_ROWS = """
+             IDLE   Q       L        Lp       Lc      ST       STp      W        Wp      P
+START        start  busy    busy     busy     busy    busy     busy     busy     busy    busy
+AUTO         start  steer   steer    steer    follow  steer    steer    steer    steer   steer
+QUEUE        start  follow  follow   follow   follow  follow   follow   follow   follow  follow
+STEER        idle   steer   steer    steer    canc    steer    steer    steer    steer   steer
+FOLLOW_UP    idle   follow  follow   follow   follow  follow   follow   follow   follow  follow
+REPLACE      start  settle  request  request  follow  settle   settle   settle   settle  settle
+INTERRUPT    idle   settle  request  request  =       settle   settle   settle   settle  settle
+PAUSE        idle   do      request  =        canc    request  =        request  =       =
+UNPAUSE      idle   =       =        do       canc    =        do       =        do      do
+DELETE       do     live    live     live     live    live     live     live     live    live
+"""
+# fmt: on
+
+
+def _table() -> dict[Command, dict[Column, Cell]]:
+    head, *rows = [line.split() for line in _ROWS.strip().splitlines()]
+    columns = [Column(name) for name in head]
+    return {
+        Command[row[0]]: dict(zip(columns, (_WORDS[word] for word in row[1:]), strict=True))
+        for row in rows
+    }
+
+
+TABLE = _table()
 
 SUBMIT_COMMANDS: dict[Mode, Command] = {mode: Command[mode.name] for mode in Mode}
 _SUBMITS = frozenset(SUBMIT_COMMANDS.values())
+_RESTORABLE = frozenset({Column.L, Column.LP, Column.LC, Column.ST, Column.STP})
 
 
 def column(state: SessionState) -> Column:
@@ -70,9 +110,19 @@ def column(state: SessionState) -> Column:
     run = state.run
     if run is None:
         return Column.IDLE
-    if run.activation.state is ActivationState.QUEUED:
+    pause = run.pause_requested
+    if run.wait is not None:
+        return Column.WP if pause else Column.W
+    activation = run.activation
+    if run.paused or activation is None:
+        return Column.P
+    if activation.state is ActivationState.QUEUED:
         return Column.Q
-    return Column.L if run.cancellation is None else Column.LC
+    if activation.state is ActivationState.ABANDONED:
+        return Column.STP if pause else Column.ST
+    if run.cancellation is not None:
+        return Column.LC
+    return Column.LP if pause else Column.L
 
 
 def allowed_commands(state: SessionState) -> list[Command]:
@@ -89,4 +139,9 @@ def allowed_commands(state: SessionState) -> list[Command]:
     allowed.add(Command.REOPEN if closed else Command.CLOSE)
     if state.steers or state.next_runs:
         allowed.add(Command.WITHDRAW)
+    run = state.run
+    if where in _RESTORABLE or (run is not None and where is Column.Q and run.not_before):
+        allowed.add(Command.RESTORE)
+    if run is not None and run.wait is not None:
+        allowed.add(Command.ANSWER)
     return sorted(allowed)

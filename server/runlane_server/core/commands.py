@@ -13,10 +13,12 @@ from runlane_server.core.model import (
     Content,
     Failure,
     Fence,
+    InteractionState,
     Mode,
     OnMiss,
     Phase,
     Position,
+    PromptKind,
     Route,
     RunFailure,
     RunOptions,
@@ -25,6 +27,8 @@ from runlane_server.core.model import (
     StopReason,
     SubmissionFailure,
     SubmissionState,
+    ToolCall,
+    ToolOutcome,
     Usage,
 )
 
@@ -97,6 +101,70 @@ class InterruptRun:
 
 
 @dataclass(slots=True)
+class PauseRun:
+    """Stops the live run at a boundary. NotLive where `run_id` is another."""
+
+    run_id: str = ""
+
+
+@dataclass(slots=True)
+class UnpauseRun:
+    """Takes a pause, or the request for one, back. NotLive where `run_id` is another."""
+
+    run_id: str = ""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a person says of a tool call; `result`: what the model gets of a rejection."""
+
+    tool_call_id: str
+    approve: bool
+    result: Content | None = None
+
+
+@dataclass(slots=True)
+class AnswerInteraction:
+    """Answers the interaction that the live run waits for. NotOpen where it is another.
+
+    Attributes:
+        data: The encoded answer; opaque here.
+        hash: SHA-256 of our own encoding of it: the same answer has the same.
+        verdicts: Of PERMISSION, one for each call.
+        outcome: Of the call that the answer is the result of.
+        result: That result; None where there is no call.
+    """
+
+    run_id: str
+    interaction_id: str
+    version: int
+    kind: PromptKind
+    data: bytes
+    hash: bytes
+    verdicts: tuple[Verdict, ...] = ()
+    outcome: ToolOutcome = ToolOutcome.OK
+    result: Content | None = None
+
+
+@dataclass(slots=True)
+class RestoreRun:
+    """Brings back a run whose executor was lost. NotLive where the run is not live."""
+
+    run_id: str
+    expected_activation_id: str = ""
+    force: bool = False
+
+
+@dataclass(slots=True)
+class SettleRun:
+    """Ends a live run by hand, FAILED or CANCELLED. NotLive where it is not live."""
+
+    run_id: str
+    stop_reason: StopReason = StopReason.FAILED
+    reason: str = ""
+
+
+@dataclass(slots=True)
 class ForkSession:
     """Makes a session from the prefix that ended with a terminal run of another.
 
@@ -143,7 +211,31 @@ class CommitModelStep:
     finish_reason: str = ""
 
 
-Operation = ReserveModelStep | CommitModelStep
+@dataclass(slots=True)
+class ClaimToolCalls:
+    """Calls that are about to be run."""
+
+    tool_call_ids: tuple[str, ...]
+    idempotent: bool = False
+
+
+@dataclass(slots=True)
+class ToolResult:
+    """What became of a call."""
+
+    tool_call_id: str
+    outcome: ToolOutcome
+    content: Content
+
+
+@dataclass(slots=True)
+class CommitToolResults:
+    """Results of calls."""
+
+    results: tuple[ToolResult, ...]
+
+
+Operation = ReserveModelStep | CommitModelStep | ClaimToolCalls | CommitToolResults
 
 
 class FinishKind(IntEnum):
@@ -164,6 +256,22 @@ class Finish:
 
 
 @dataclass(slots=True)
+class Suspend:
+    """Waits for an answer.
+
+    Attributes:
+        prompt: The encoded question; opaque here.
+        tool_call_ids: The open calls that it is about.
+        expire_duration: Microseconds; 0: the run's interaction_timeout.
+    """
+
+    kind: PromptKind
+    prompt: bytes
+    tool_call_ids: tuple[str, ...] = ()
+    expire_duration: int = 0
+
+
+@dataclass(slots=True)
 class Release:
     """Gives the run back to the queue."""
 
@@ -176,7 +284,7 @@ class CommitRun:
 
     fence: Fence
     operations: list[Operation] = field(default_factory=list)
-    outcome: Finish | Release | None = None
+    outcome: Finish | Suspend | Release | None = None
     lease_duration: int = 30_000_000
 
 
@@ -194,6 +302,11 @@ AnyCommand = (
     | Submit
     | WithdrawSubmission
     | InterruptRun
+    | PauseRun
+    | UnpauseRun
+    | AnswerInteraction
+    | RestoreRun
+    | SettleRun
     | LeaseActivation
     | CommitRun
     | SettleDue
@@ -223,6 +336,13 @@ class RunFacts:
     output_message_number: int = 0
     message_cutoff: int = 0
     end_time: int = 0
+    cause: StopReason | None = None
+    tool_calls: int = 0
+    deadline_time: int = 0
+    interaction_id: str = ""
+    pause_requested: bool = False
+    stalled: bool = False
+    recoveries: int = 0
 
 
 @dataclass(slots=True)
@@ -276,9 +396,66 @@ class SubmitAnswer:
 
 @dataclass(slots=True)
 class RunAnswer:
-    """Answer of InterruptRun."""
+    """Answer of InterruptRun and SettleRun."""
 
     sequence: int
+    run: RunFacts
+
+
+class PauseReceipt(IntEnum):
+    """What became of a request to pause or unpause."""
+
+    REQUESTED = 1
+    PAUSED = 2
+    RESUMED = 3
+    UNCHANGED = 4
+
+
+@dataclass(slots=True)
+class PauseAnswer:
+    """Answer of PauseRun and UnpauseRun."""
+
+    sequence: int
+    receipt: PauseReceipt
+    run: RunFacts
+
+
+@dataclass(slots=True)
+class InteractionFacts:
+    """Ids and states of an interaction, as an answer holds them."""
+
+    interaction_id: str
+    run_id: str
+    session_id: str
+    version: int
+    state: InteractionState
+    settle_time: int
+
+
+@dataclass(slots=True)
+class InteractionAnswered:
+    """Answer of AnswerInteraction and CompleteExternal."""
+
+    sequence: int
+    interaction: InteractionFacts
+    run: RunFacts
+
+
+class RestoreOutcome(IntEnum):
+    """What became of RestoreRun."""
+
+    ATTACHED = 1
+    STILL_LEASED = 2
+    RECOVERY_QUEUED = 3
+    SETTLED = 4
+
+
+@dataclass(slots=True)
+class RestoreAnswer:
+    """Answer of RestoreRun."""
+
+    sequence: int
+    outcome: RestoreOutcome
     run: RunFacts
 
 
@@ -310,17 +487,23 @@ class OperationResult:
 
     Attributes:
         granted: A reservation: whether the step was granted.
+        paused: A reservation: whether a request to pause was taken instead.
         run_ended: A reservation: whether it ended the run instead.
         step: The step that was granted.
         model_stream_id: Names the deltas of its request.
         message_number: A committed step: the number of its message.
+        calls: A committed step: the batch that it opened.
+        batch_closed: Results: whether every call has its result message.
     """
 
     granted: bool = False
+    paused: bool = False
     run_ended: bool = False
     step: int = 0
     model_stream_id: str = ""
     message_number: int = 0
+    calls: list[ToolCall] = field(default_factory=list)
+    batch_closed: bool = False
 
 
 @dataclass(slots=True)
@@ -328,6 +511,7 @@ class CommitAnswer:
     """Answer of Commit.
 
     Attributes:
+        interaction_id: What a suspend opened; empty: nothing.
         delivered: Numbers of the messages appended that the executor has not written.
     """
 
@@ -337,6 +521,7 @@ class CommitAnswer:
     outcome_applied: bool
     delivered: list[int]
     lease_expire_time: int
+    interaction_id: str = ""
 
 
 @dataclass(slots=True)
@@ -348,5 +533,14 @@ class DrainAnswer:
 
 
 Answer = (
-    SessionAnswer | SubmitAnswer | RunAnswer | ForkAnswer | LeaseAnswer | CommitAnswer | DrainAnswer
+    SessionAnswer
+    | SubmitAnswer
+    | RunAnswer
+    | PauseAnswer
+    | InteractionAnswered
+    | RestoreAnswer
+    | ForkAnswer
+    | LeaseAnswer
+    | CommitAnswer
+    | DrainAnswer
 )

@@ -2,9 +2,10 @@
 
     Refused             a rule says no; `reason` and `metadata` are part of the contract
     ├── NotPending      the submission is not pending: the store knows what became of it
-    └── NotLive         the run is not the live one: the store knows what became of it
+    ├── NotLive         the run is not the live one: the store knows what became of it
+    └── NotOpen         the interaction is not open: the store knows what became of it
 
-The two below it never reach a caller: a use case turns them into an answer or
+Those below it never reach a caller: a use case turns them into an answer or
 another refusal with what the store knows.
 """
 
@@ -20,9 +21,12 @@ class Reason(StrEnum):
     PAGE_TOKEN_INVALID = "PAGE_TOKEN_INVALID"  # noqa: S105 - no secret
     PAGE_TOKEN_MISMATCH = "PAGE_TOKEN_MISMATCH"  # noqa: S105 - no secret
     OPERATION_INVALID = "OPERATION_INVALID"
+    ANSWER_INVALID = "ANSWER_INVALID"
     SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
     RUN_NOT_FOUND = "RUN_NOT_FOUND"
     SUBMISSION_NOT_FOUND = "SUBMISSION_NOT_FOUND"
+    INTERACTION_NOT_FOUND = "INTERACTION_NOT_FOUND"
+    TOOL_CALL_NOT_FOUND = "TOOL_CALL_NOT_FOUND"
     AGENT_NOT_FOUND = "AGENT_NOT_FOUND"
     SESSION_EXISTS = "SESSION_EXISTS"
     REQUEST_ID_REUSED = "REQUEST_ID_REUSED"
@@ -32,11 +36,16 @@ class Reason(StrEnum):
     SESSION_LIVE = "SESSION_LIVE"
     RUN_NOT_CURRENT = "RUN_NOT_CURRENT"
     RUN_NOT_TERMINAL = "RUN_NOT_TERMINAL"
+    RUN_TERMINAL = "RUN_TERMINAL"
     RUN_CANCELLING = "RUN_CANCELLING"
+    INTERACTION_CLOSED = "INTERACTION_CLOSED"
+    INTERACTION_CONFLICT = "INTERACTION_CONFLICT"
     SUBMISSION_SETTLED = "SUBMISSION_SETTLED"
+    CALL_UNRESOLVED = "CALL_UNRESOLVED"
     STALE_ACTIVATION = "STALE_ACTIVATION"
     REVISION_MISMATCH = "REVISION_MISMATCH"
     ETAG_MISMATCH = "ETAG_MISMATCH"
+    ACTIVATION_MISMATCH = "ACTIVATION_MISMATCH"
     QUEUE_FULL = "QUEUE_FULL"
     STREAM_LIMIT = "STREAM_LIMIT"
     MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
@@ -91,3 +100,10 @@ class NotLive(Refused):
 
     def __init__(self) -> None:
         super().__init__(Reason.RUN_NOT_FOUND)
+
+
+class NotOpen(Refused):
+    """The interaction is not the open one of the live run."""
+
+    def __init__(self) -> None:
+        super().__init__(Reason.INTERACTION_NOT_FOUND)

@@ -67,6 +67,8 @@ class Phase(IntEnum):
     """Whether a run lives."""
 
     ACTIVE = 1
+    WAITING = 2
+    PAUSED = 3
     TERMINAL = 4
 
 
@@ -74,6 +76,7 @@ class Position(IntEnum):
     """Where in its loop a run stands."""
 
     BEFORE_MODEL = 1
+    TOOL_BATCH = 2
     OUTCOME_READY = 3
 
 
@@ -83,13 +86,19 @@ class StopReason(IntEnum):
     COMPLETED = 1
     FAILED = 2
     CANCELLED = 3
+    DEADLINE_EXCEEDED = 4
+    INTERACTION_EXPIRED = 5
     BUDGET_EXHAUSTED = 6
+    OUTCOME_UNKNOWN = 7
 
 
 class RunFailure(IntEnum):
     """What kind of failure ended a run."""
 
+    NO_EXECUTOR = 1
     LEASE_EXPIRED = 2
+    RECOVERY_EXHAUSTED = 3
+    TOOL_FAILED = 4
     MODEL_UNAVAILABLE = 5
     MODEL_REFUSED = 6
     EXECUTOR_ERROR = 7
@@ -99,13 +108,16 @@ class ActivationKind(IntEnum):
     """Why an executor's turn is taken."""
 
     START = 1
+    CONTINUE = 2
+    RECOVER = 3
 
 
 class ActivationState(IntEnum):
-    """Whether an executor has the activation."""
+    """Whether an executor has the activation; ABANDONED: of a stalled run."""
 
     QUEUED = 1
     LEASED = 2
+    ABANDONED = 3
 
 
 class EndReason(IntEnum):
@@ -113,7 +125,10 @@ class EndReason(IntEnum):
 
     FINISHED = 1
     RELEASED = 2
+    SUSPENDED = 3
+    PAUSED = 4
     BUDGET_EXHAUSTED = 5
+    TOOL_FAILED = 6
 
 
 class AbandonReason(IntEnum):
@@ -122,6 +137,12 @@ class AbandonReason(IntEnum):
     CANCELLED = 1
     GRACE_EXPIRED = 2
     LEASE_EXPIRED = 3
+    UNCONFIRMED = 4
+    DEADLINE_EXCEEDED = 5
+    PAUSED = 6
+    RESTORED = 7
+    NO_EXECUTOR = 8
+    SETTLED = 9
 
 
 class Role(IntEnum):
@@ -129,6 +150,7 @@ class Role(IntEnum):
 
     USER = 1
     ASSISTANT = 2
+    TOOL = 3
 
 
 class Author(IntEnum):
@@ -137,6 +159,67 @@ class Author(IntEnum):
     INPUT = 1
     STEER = 2
     MODEL = 3
+    TOOL = 4
+    CLOSER = 5
+
+
+class ToolCallState(IntEnum):
+    """How far a tool call got."""
+
+    PREPARED = 1
+    CLAIMED = 2
+    COMMITTED = 3
+    OUTCOME_UNKNOWN = 4
+    CANCELLED = 5
+
+
+class ToolOutcome(IntEnum):
+    """What became of a tool call."""
+
+    OK = 1
+    ERROR = 2
+    REJECTED = 3
+    CANCELLED = 4
+    UNKNOWN = 5
+
+
+class ToolErrorPolicy(IntEnum):
+    """What happens when a tool fails or a person says no."""
+
+    RETURN_TO_MODEL = 1
+    STOP = 2
+
+
+class Recovery(IntEnum):
+    """What happens when a lease runs out and nothing stands in the way of going on."""
+
+    AUTO = 1
+    MANUAL = 2
+
+
+class PromptKind(IntEnum):
+    """What kind of question a run waits for."""
+
+    PERMISSION = 1
+    QUESTION = 2
+    FORM = 3
+    EXTERNAL = 4
+
+
+class InteractionState(IntEnum):
+    """Whether an interaction waits for an answer."""
+
+    OPEN = 1
+    ANSWERED = 2
+    CLOSED = 3
+
+
+class InteractionClose(IntEnum):
+    """Why an interaction ended without an answer."""
+
+    RUN_ENDED = 1
+    EXPIRED = 2
+    CHILD_MOVED_ON = 3
 
 
 class Command(IntEnum):
@@ -153,6 +236,10 @@ class Command(IntEnum):
     CLOSE = 9
     REOPEN = 10
     DELETE = 11
+    PAUSE = 12
+    UNPAUSE = 13
+    RESTORE = 14
+    ANSWER = 15
 
 
 class Rank(IntEnum):
@@ -168,6 +255,9 @@ class TimerKind(IntEnum):
 
     GRACE = 1
     SWEEP = 2
+    DEADLINE = 3
+    INTERACTION = 4
+    START_TIMEOUT = 5
 
 
 @dataclass(slots=True, frozen=True)
@@ -200,13 +290,35 @@ class Usage:
 
 
 @dataclass(slots=True)
+class RunLimits:
+    """Budgets of a run; spans in microseconds. 0: no limit, or in a request the default.
+
+    Attributes:
+        max_duration: From creation to the deadline.
+        interaction_timeout: Of an interaction without an expiry of its own.
+        start_timeout: Until the first executor.
+    """
+
+    max_model_steps: int = 0
+    max_tool_calls: int = 0
+    max_total_tokens: int = 0
+    max_cost_usd_micros: int = 0
+    max_duration: int = 0
+    interaction_timeout: int = 0
+    start_timeout: int = 0
+
+
+@dataclass(slots=True)
 class RunOptions:
     """What a run is started with. In a resolved one every field is set.
 
     Attributes:
         agent: The name that executors poll for; empty in a request: the default.
         model: The model to use; empty: the agent's own.
-        max_model_steps: Model steps that may be reserved; 0 in a request: the default.
+        limits: Budgets.
+        tools: Names of the tools that may be used; empty: all.
+        tool_timeout: Microseconds; 0: the executor's own.
+        max_recoveries: Recoveries without progress; None in a request: the default.
         cancel_grace: How long an executor may take to settle a cancelled run, in
             microseconds; None in a request: the default.
         request_options_json: A JSON object for the model; may be empty.
@@ -214,7 +326,12 @@ class RunOptions:
 
     agent: str = ""
     model: str = ""
-    max_model_steps: int = 0
+    limits: RunLimits = field(default_factory=RunLimits)
+    tools: tuple[str, ...] = ()
+    tool_timeout: int = 0
+    tool_error_policy: ToolErrorPolicy = ToolErrorPolicy.RETURN_TO_MODEL
+    recovery: Recovery = Recovery.AUTO
+    max_recoveries: int | None = None
     cancel_grace: int | None = None
     request_options_json: str = ""
 
@@ -243,21 +360,86 @@ class Activation:
 
     activation_id: str
     epoch: int
+    kind: ActivationKind = ActivationKind.START
     state: ActivationState = ActivationState.QUEUED
     executor_id: str = ""
 
 
 @dataclass(slots=True)
+class ToolUse:
+    """A tool call as a model step asks for it; its arguments stay in the content.
+
+    Attributes:
+        arguments_json: None where the arguments are malformed.
+    """
+
+    tool_call_id: str
+    name: str
+    arguments_json: str | None
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A call of the open batch.
+
+    Attributes:
+        ordinal: Place in the batch, from 1.
+        outcome: Of COMMITTED.
+        result_hash: SHA-256 of the stored result of COMMITTED; empty: it is a closer's.
+        appended: Whether its result message is in the history.
+    """
+
+    tool_call_id: str
+    name: str
+    ordinal: int
+    state: ToolCallState = ToolCallState.PREPARED
+    idempotent: bool = False
+    outcome: ToolOutcome | None = None
+    result_hash: bytes = b""
+    appended: bool = False
+
+
+@dataclass(slots=True)
+class Wait:
+    """The interaction that a run waits for.
+
+    Attributes:
+        tool_call_ids: Of PERMISSION, the calls that ask; else the call that the answer is
+            the result of, or none.
+        expire_time: 0: never.
+    """
+
+    interaction_id: str
+    version: int
+    kind: PromptKind
+    tool_call_ids: tuple[str, ...] = ()
+    expire_time: int = 0
+
+
+@dataclass(slots=True)
 class Run:
-    """The live run of a session."""
+    """The live run of a session.
+
+    Attributes:
+        attempt: Epoch of the newest activation.
+        activation: None while WAITING or PAUSED.
+        recoveries: Since its last progress.
+        not_before: Of a queued activation in back-off; else 0.
+        deadline_time: 0: none.
+        start_expire_time: Until the first lease; 0: none.
+    """
 
     run_id: str
     submission_id: str
     agent: str
     create_time: int
-    max_model_steps: int
+    limits: RunLimits
     cancel_grace: int
-    activation: Activation
+    tool_error_policy: ToolErrorPolicy
+    recovery: Recovery
+    max_recoveries: int
+    attempt: int
+    activation: Activation | None
     position: Position = Position.BEFORE_MODEL
     run_sequence: int = 0
     steps_reserved: int = 0
@@ -266,6 +448,40 @@ class Run:
     output_message_number: int = 0
     usage: Usage = field(default_factory=Usage)
     cancellation: Cancellation | None = None
+    pause_requested: bool = False
+    paused: bool = False
+    wait: Wait | None = None
+    calls: list[ToolCall] = field(default_factory=list)
+    tool_calls: int = 0
+    recoveries: int = 0
+    not_before: int = 0
+    deadline_time: int = 0
+    start_expire_time: int = 0
+
+    @property
+    def phase(self) -> Phase:
+        """Whether somebody may work on it."""
+        if self.wait is not None:
+            return Phase.WAITING
+        return Phase.PAUSED if self.paused else Phase.ACTIVE
+
+    @property
+    def claims(self) -> bool:
+        """Whether a call is claimed that must not be run again."""
+        return any(
+            call.state is ToolCallState.CLAIMED and not call.idempotent for call in self.calls
+        )
+
+    @property
+    def steps_left(self) -> bool:
+        """Whether its budgets leave another model step."""
+        limits, usage = self.limits, self.usage
+        tokens = usage.input_tokens + usage.output_tokens
+        return (
+            self.steps_reserved < limits.max_model_steps
+            and not 0 < limits.max_total_tokens <= tokens
+            and not 0 < limits.max_cost_usd_micros <= usage.cost_usd_micros
+        )
 
     @property
     def reserved_step(self) -> int:
@@ -342,7 +558,9 @@ class SessionState:
         state.next_runs = self.next_runs[:]
         if self.run is not None:
             state.run = run = Run(*_run_values(self.run))
-            run.activation = Activation(*_activation_values(run.activation))
+            if run.activation is not None:
+                run.activation = Activation(*_activation_values(run.activation))
+            run.calls = [ToolCall(*_call_values(call)) for call in run.calls]
         return state
 
 
@@ -354,6 +572,7 @@ def _values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
 _state_values = _values(SessionState)
 _run_values = _values(Run)
 _activation_values = _values(Activation)
+_call_values = _values(ToolCall)
 
 
 @dataclass(slots=True)
@@ -390,14 +609,14 @@ class Content:
         size: Size of the blocks in bytes.
         hash: SHA-256 of `data`.
         preview: The first 200 characters.
-        has_tool_use: Whether a block asks for a tool.
+        tool_uses: The tool calls that it asks for.
     """
 
     data: bytes
     size: int
     hash: bytes
     preview: str = ""
-    has_tool_use: bool = False
+    tool_uses: tuple[ToolUse, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -413,6 +632,10 @@ class Rules:
         max_model_steps: Default budget of model steps of a run.
         agent_model_steps: The same for single agents, by name.
         cancel_grace: Default grace, in microseconds.
+        max_recoveries: Default of recoveries without progress.
+        unconfirmed_lease: How long a lease lasts that nothing was heard on, in microseconds.
+        backoff_first: Before the first recovery, in microseconds; doubled for each next one.
+        backoff_max: The longest back-off, in microseconds.
         sweep_delay: How long the rows of a deleted session stay, in microseconds.
     """
 
@@ -424,6 +647,10 @@ class Rules:
     max_model_steps: int = 20
     agent_model_steps: Mapping[str, int] = field(default_factory=dict)
     cancel_grace: int = 30_000_000
+    max_recoveries: int = 3
+    unconfirmed_lease: int = 10_000_000
+    backoff_first: int = 1_000_000
+    backoff_max: int = 60_000_000
     sweep_delay: int = 60_000_000
 
 

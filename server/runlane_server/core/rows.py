@@ -12,7 +12,11 @@ from runlane_server.core.model import (
     Cancellation,
     Content,
     Failure,
+    InteractionClose,
+    InteractionState,
     Mode,
+    Phase,
+    PromptKind,
     Role,
     Route,
     RunOptions,
@@ -21,6 +25,8 @@ from runlane_server.core.model import (
     SubmissionFailure,
     SubmissionState,
     TimerKind,
+    ToolCallState,
+    ToolOutcome,
     Usage,
 )
 
@@ -40,7 +46,13 @@ class EventType(IntEnum):
     SUBMISSION_FAILED = 33
     SUBMISSION_WITHDRAWN = 34
     RUN_CREATED = 40
+    RUN_WAITING = 41
     RUN_CANCELLATION_REQUESTED = 42
+    RUN_PAUSE_REQUESTED = 43
+    RUN_PAUSED = 44
+    RUN_UNPAUSED = 45
+    RUN_RECOVERING = 46
+    RUN_STALLED = 47
     RUN_TERMINAL = 49
     ACTIVATION_QUEUED = 50
     ACTIVATION_LEASED = 51
@@ -49,6 +61,14 @@ class EventType(IntEnum):
     MESSAGE_APPENDED = 60
     MODEL_STEP_RESERVED = 70
     MODEL_STEP_COMMITTED = 71
+    TOOL_CALL_PREPARED = 80
+    TOOL_CALL_CLAIMED = 81
+    TOOL_CALL_COMMITTED = 82
+    TOOL_CALL_OUTCOME_UNKNOWN = 83
+    TOOL_CALL_CANCELLED = 84
+    INTERACTION_OPENED = 90
+    INTERACTION_ANSWERED = 92
+    INTERACTION_CLOSED = 93
 
 
 @dataclass(slots=True)
@@ -121,11 +141,21 @@ class RunInserted:
 
 
 @dataclass(slots=True)
+class RunMoved:
+    """A live run went into another phase, or was stalled."""
+
+    run_id: str
+    phase: Phase
+    stalled: bool
+
+
+@dataclass(slots=True)
 class RunEnded:
     """A run turned TERMINAL."""
 
     run_id: str
     stop_reason: StopReason
+    cause: StopReason | None
     end_time: int
     last_sequence: int
     attempt: int
@@ -138,6 +168,7 @@ class RunEnded:
     usage: Usage
     steps_reserved: int
     steps_committed: int
+    tool_calls: int
 
 
 @dataclass(slots=True)
@@ -174,8 +205,24 @@ class SubmissionSettled:
 
 
 @dataclass(slots=True)
+class Closer:
+    """Stands in for the result of a call that has none; `text` is for the model."""
+
+    tool_call_id: str
+    outcome: ToolOutcome
+    text: str
+
+
+@dataclass(slots=True)
 class MessageAppended:
-    """A message is new; its content is given, or is that of a queued submission."""
+    """A message is new.
+
+    Its content is `content`, or that of `closer`, or the stored result of the call that
+    `from_call` names by step and ordinal, or else that of the queued submission.
+
+    Attributes:
+        call: Step and ordinal of the call that it is the result message of.
+    """
 
     number: int
     run_id: str
@@ -187,16 +234,81 @@ class MessageAppended:
     model_stream_id: str = ""
     model: str = ""
     content: Content | None = None
+    closer: Closer | None = None
+    from_call: tuple[int, int] | None = None
+    call: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class ToolCallInserted:
+    """A model step asked for a call."""
+
+    run_id: str
+    step: int
+    ordinal: int
+    tool_call_id: str
+    name: str
+    arguments_json: str | None
+    create_time: int
+
+
+@dataclass(slots=True)
+class ToolCallMoved:
+    """A call got further, or back to PREPARED.
+
+    Attributes:
+        result: Stored until its message can be appended; None: nothing is stored.
+    """
+
+    run_id: str
+    step: int
+    ordinal: int
+    state: ToolCallState
+    idempotent: bool
+    outcome: ToolOutcome | None
+    time: int
+    result: Content | None = None
+
+
+@dataclass(slots=True)
+class InteractionInserted:
+    """An interaction was opened. `prompt` is encoded; opaque here.
+
+    Attributes:
+        step: The newest committed model step.
+    """
+
+    interaction_id: str
+    run_id: str
+    step: int
+    version: int
+    kind: PromptKind
+    prompt: bytes
+    expire_time: int
+    create_time: int
+
+
+@dataclass(slots=True)
+class InteractionSettled:
+    """An interaction was answered or closed. `answer` is encoded; opaque here."""
+
+    interaction_id: str
+    state: InteractionState
+    settle_time: int
+    answer: bytes = b""
+    answer_hash: bytes = b""
+    reason: InteractionClose | None = None
 
 
 @dataclass(slots=True)
 class ActivationQueued:
-    """An activation waits for an executor."""
+    """An activation waits for an executor, from `not_before` on."""
 
     activation_id: str
     run_id: str
     agent: str
     queue_time: int
+    not_before: int
 
 
 @dataclass(slots=True)
@@ -217,6 +329,7 @@ class LeasePut:
     executor_id: str
     duration: int
     expire_time: int
+    confirmed: bool
 
 
 @dataclass(slots=True)
@@ -240,11 +353,16 @@ Row = (
     | SessionUpdated
     | SessionDeleted
     | RunInserted
+    | RunMoved
     | RunEnded
     | SubmissionInserted
     | SubmissionMoved
     | SubmissionSettled
     | MessageAppended
+    | ToolCallInserted
+    | ToolCallMoved
+    | InteractionInserted
+    | InteractionSettled
     | ActivationQueued
     | ActivationDequeued
     | LeasePut

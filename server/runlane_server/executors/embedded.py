@@ -1,17 +1,22 @@
 """The server's own executor: agents of the settings, over the port that all executors use."""
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Iterable
 
 import structlog
-from runlane import Agent, Client, Executor
+from runlane import Agent, Client, Executor, McpTools, ToolError
 from runlane.errors import RunlaneError
 
 from runlane_server.executors.models import Gates, ServerModel, build_model
-from runlane_server.settings import AgentConfig
+from runlane_server.settings import AgentConfig, McpConfig, SettingsError
 
 EMBEDDED_PREFIX = "embedded-"
 """How the id of every embedded executor begins: its leases end with its server."""
+
+# The longest that an agent waits before it looks for its tools again.
+_RETRY_SECONDS = 30.0
 
 _LOG = structlog.get_logger(__name__)
 
@@ -50,26 +55,42 @@ class EmbeddedExecutor:
             build_model(config.model, gates=gates) for config in self._configs
         ]
         self._client: Client | None = None
-        self._executors: list[Executor] = []
+        self._executors: dict[int, Executor] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._draining = asyncio.Event()
 
     async def start(self) -> None:
-        """Begins to take activations; the server must listen."""
+        """Begins to take activations; the server must listen.
+
+        Raises:
+            SettingsError: The tools of an agent do not fit together.
+        """
         self._client = Client(self._target, client_name="embedded")
-        for index, (config, model) in enumerate(zip(self._configs, self._models, strict=True), 1):
-            executor = Executor(
+        for index, config in enumerate(self._configs):
+            self._executors[index] = self._make(index, 0)
+            self._tasks.append(asyncio.create_task(self._run(index, config.name)))
+
+    def _make(self, index: int, attempt: int) -> Executor:
+        config = self._configs[index]
+        assert self._client is not None, "it was started"  # noqa: S101 - invariant
+        suffix = f"-{attempt}" if attempt else ""
+        try:
+            return Executor(
                 self._client,
                 Agent(
                     name=config.name,
-                    model=model,
+                    model=self._models[index],
                     system=config.system,
                     model_name=config.model.name,
+                    tools=[_mcp_tools(server) for server in config.mcp],
+                    ask_question=config.ask_question,
+                    policies=config.policies,
                 ),
-                executor_id=f"{self._executor_id}-{index}",
+                executor_id=f"{self._executor_id}-{index + 1}{suffix}",
                 concurrency=config.concurrency,
             )
-            self._executors.append(executor)
-            self._tasks.append(asyncio.create_task(self._run(config.name, executor)))
+        except ValueError as error:
+            raise SettingsError(f"agent {config.name!r}: {error}") from error
 
     async def drain(self, grace_seconds: float = 5.0) -> None:
         """Takes no more, and gives back what is not done in time; the server must still listen.
@@ -77,7 +98,10 @@ class EmbeddedExecutor:
         Args:
             grace_seconds: How long answers on their way may take.
         """
-        await asyncio.gather(*(self._drain(each, grace_seconds) for each in self._executors))
+        self._draining.set()
+        await asyncio.gather(
+            *(self._drain(each, grace_seconds) for each in self._executors.values())
+        )
         await asyncio.gather(*self._tasks)
         self._executors.clear()
         self._tasks.clear()
@@ -86,12 +110,23 @@ class EmbeddedExecutor:
         if self._client is not None:
             await self._client.aclose()
 
-    @staticmethod
-    async def _run(agent: str, executor: Executor) -> None:
-        try:
-            await executor.run()
-        except RunlaneError as error:
-            _LOG.error("embedded_executor_failed", agent=agent, error=str(error))
+    async def _run(self, index: int, agent: str) -> None:
+        attempt = 0
+        while not self._draining.is_set():
+            try:
+                await self._executors[index].run()
+                return
+            except ToolError as error:
+                # A server of tools may come up after this one.
+                _LOG.warning("embedded_executor_waits", agent=agent, error=str(error))
+            except (RunlaneError, ValueError) as error:
+                _LOG.error("embedded_executor_failed", agent=agent, error=str(error))
+                return
+            with contextlib.suppress(TimeoutError):
+                pause = min(_RETRY_SECONDS, 2.0**attempt)
+                await asyncio.wait_for(self._draining.wait(), pause)
+            attempt += 1
+            self._executors[index] = self._make(index, attempt)
 
     @staticmethod
     async def _drain(executor: Executor, grace_seconds: float) -> None:
@@ -103,3 +138,17 @@ class EmbeddedExecutor:
                 "embedded_executor_released", executor_id=executor.executor_id, why=repr(error)
             )
         await executor.aclose(release=True)
+
+
+def _mcp_tools(config: McpConfig) -> McpTools:
+    token = os.environ.get(config.token_env, "") if config.token_env is not None else ""
+    return McpTools(
+        command=config.command,
+        url=config.url,
+        env=config.env,
+        headers={"Authorization": f"Bearer {token}"} if token else None,
+        policy=config.policy,
+        idempotent=config.idempotent,
+        prefix=config.prefix,
+        timeout=config.timeout_seconds,
+    )

@@ -34,6 +34,7 @@ class Waiting:
     activation_id: str
     agent: str
     queue_time: int
+    not_before: int = 0
 
 
 @dataclass(slots=True)
@@ -62,13 +63,16 @@ class Dispatch:
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._where: dict[str, tuple[str, str]] = {}
         self._leases: dict[str, LiveLease] = {}
+        self._backing_off: dict[str, Waiting] = {}
         self.executors: OrderedDict[tuple[str, str], ExecutorSeen] = OrderedDict()
         self.drained: set[tuple[str, str]] = set()
 
     def load(self, queued: Sequence[QueuedActivation], leases: Sequence[LiveLease]) -> None:
         """Takes in what the store holds at start."""
         for one in queued:
-            self._put(Waiting(one.key, one.activation_id, one.agent, one.queue_time))
+            self._place(
+                Waiting(one.key, one.activation_id, one.agent, one.queue_time, one.not_before)
+            )
         for lease in leases:
             self._leases[lease.activation_id] = lease
             self._lane(lease.key.namespace, lease.agent).leased += 1
@@ -77,8 +81,11 @@ class Dispatch:
         """Takes in what a commit changed."""
         for row in rows:
             if isinstance(row, ActivationQueued):
-                self._put(Waiting(key, row.activation_id, row.agent, row.queue_time))
+                self._place(
+                    Waiting(key, row.activation_id, row.agent, row.queue_time, row.not_before)
+                )
             elif isinstance(row, ActivationDequeued):
+                self._backing_off.pop(row.activation_id, None)
                 name = self._where.pop(row.activation_id, None)
                 if name is not None:
                     self._lanes[name].queued.pop(row.activation_id, None)
@@ -108,6 +115,12 @@ class Dispatch:
             # The caller may have been woken for another one than the oldest.
             self._wake_others([lane for lane in lanes if lane is not None])
         return oldest
+
+    def backed_off(self, activation_id: str) -> None:
+        """Lets an activation be taken whose back-off is over."""
+        waiting = self._backing_off.pop(activation_id, None)
+        if waiting is not None:
+            self._put(waiting)
 
     def put_back(self, waiting: Waiting) -> None:
         """Puts back what was taken and not leased, ahead of all others."""
@@ -190,6 +203,12 @@ class Dispatch:
         if lane is None:
             lane = self._lanes[name] = _Lane()
         return lane
+
+    def _place(self, waiting: Waiting) -> None:
+        if waiting.not_before:
+            self._backing_off[waiting.activation_id] = waiting
+        else:
+            self._put(waiting)
 
     def _put(self, waiting: Waiting) -> None:
         name = (waiting.key.namespace, waiting.agent)

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 import structlog
 
 from runlane_server.core.commands import Answer
-from runlane_server.core.draft import NewId
+from runlane_server.core.context import Context, Decision
+from runlane_server.core.drafting import NewId
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.machine import Context, Decision, decide, decide_due
+from runlane_server.core.machine import decide, decide_due
 from runlane_server.core.model import Rules, SessionKey, SessionState
 from runlane_server.core.rows import MessageAppended, Row, RunInserted, SubmissionInserted
 from runlane_server.runtime.codec import Codec, StoredEvent, encode_group
@@ -243,7 +244,7 @@ class Engine:
                     continue
                 raise Refused(Reason.STALE_ACTIVATION)
             renewal.expire_time = now + renewal.duration
-            slot.lease_expire_time = renewal.expire_time
+            slot.lease_expire_time, slot.lease_confirmed = renewal.expire_time, True
             outcome = await self._enqueue(renewal, [slot]).outcome()
             self._raise_failed(outcome)
             if not slot.valid:  # what `state` stands on fell, whatever became of the lease
@@ -330,7 +331,15 @@ class Engine:
 
     def _context(self, slot: Slot, now: int, command: Plan | None) -> Context:
         request_id = command.request.request_id if command and command.request else ""
-        return Context(slot.key, now, slot.lease_expire_time, self._new_id, self.rules, request_id)
+        return Context(
+            slot.key,
+            now,
+            slot.lease_expire_time,
+            self._new_id,
+            self.rules,
+            request_id,
+            slot.lease_confirmed,
+        )
 
     def _settle_due(self, slot: Slot, now: int) -> None:
         """Decides and queues what is due, so that every command comes after it."""
@@ -409,6 +418,7 @@ class Engine:
         self._slots.resize(slot, len(commit.state))
         if decision.lease_expire_time is not None:
             slot.lease_expire_time = decision.lease_expire_time
+            slot.lease_confirmed = decision.lease_confirmed
         return commit
 
     # --- outcomes ----------------------------------------------------------

@@ -10,7 +10,10 @@ from runlane_server.core.commands import (
     CommitAnswer,
     DrainAnswer,
     ForkAnswer,
+    InteractionAnswered,
     LeaseAnswer,
+    PauseAnswer,
+    RestoreAnswer,
     RunAnswer,
     SessionAnswer,
     SubmitAnswer,
@@ -27,6 +30,9 @@ _KINDS: dict[bytes, type] = {
     b"s": SessionAnswer,
     b"u": SubmitAnswer,
     b"r": RunAnswer,
+    b"p": PauseAnswer,
+    b"i": InteractionAnswered,
+    b"e": RestoreAnswer,
     b"f": ForkAnswer,
     b"l": LeaseAnswer,
     b"c": CommitAnswer,
@@ -85,6 +91,7 @@ class RunTotals:
     usage: Usage
     steps_reserved: int
     steps_committed: int
+    tool_calls: int = 0
 
 
 _totals = msgspec.msgpack.Decoder(RunTotals)

@@ -33,6 +33,7 @@ class Slot:
         "__weakref__",
         "key",
         "last_write",
+        "lease_confirmed",
         "lease_expire_time",
         "size",
         "state",
@@ -47,6 +48,7 @@ class Slot:
         self.state = state
         self.token = token
         self.lease_expire_time = lease
+        self.lease_confirmed = True
         self.size = SLOT_BYTES
         self.valid = True
         self.last_write: Unresolved | None = None
@@ -117,6 +119,7 @@ class Slots:
             else:
                 state = decode_state(loaded.state)
                 slot = Slot(key, state, loaded.token, loaded.lease_expire_time)
+                slot.lease_confirmed = loaded.lease_confirmed
                 slot.size += len(loaded.state)
         finally:
             del self._loads[key]

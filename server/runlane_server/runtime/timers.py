@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import structlog
 
 from runlane_server.core.model import SessionKey, TimerKind
-from runlane_server.core.rows import LeaseDropped, LeasePut, Row, TimerSet
+from runlane_server.core.rows import ActivationQueued, LeaseDropped, LeasePut, Row, TimerSet
 from runlane_server.runtime.engine import Time
-from runlane_server.store.base import LiveLease, StoredTimer
+from runlane_server.store.base import LiveLease, QueuedActivation, StoredTimer
 
 RETRY = 1_000_000
 """Microseconds after which a timer that could not be handled fires again."""
@@ -31,11 +31,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Alarm:
-    """What is due. `activation_id`: it is the end of this lease, else a timer of `kind`."""
+    """What is due: a timer of `kind`, or the end of a lease, or of a back-off.
+
+    Attributes:
+        activation_id: Of a lease or a back-off.
+    """
 
     key: SessionKey
     kind: TimerKind | None
     activation_id: str = ""
+    backoff: bool = False
 
 
 class Timers:
@@ -57,8 +62,16 @@ class Timers:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def load(self, timers: Sequence[StoredTimer], leases: Sequence[LiveLease]) -> None:
+    def load(
+        self,
+        timers: Sequence[StoredTimer],
+        leases: Sequence[LiveLease],
+        queued: Sequence[QueuedActivation],
+    ) -> None:
         """Takes in what the store holds at start."""
+        for one in queued:
+            if one.not_before:
+                self._push(one.not_before, Alarm(one.key, None, one.activation_id, backoff=True))
         for timer in timers:
             self._push(timer.due_time, Alarm(timer.key, timer.kind))
         for lease in leases:
@@ -73,6 +86,10 @@ class Timers:
                     self._push(row.due_time, Alarm(key, row.kind))
             elif isinstance(row, LeasePut):
                 self._set_lease(key, row.activation_id, row.expire_time)
+            elif isinstance(row, ActivationQueued):
+                if row.not_before:
+                    alarm = Alarm(key, None, row.activation_id, backoff=True)
+                    self._push(row.not_before, alarm)
             elif isinstance(row, LeaseDropped):
                 self._leases.pop(row.activation_id, None)
 
@@ -121,14 +138,15 @@ class Timers:
             timer.cancel()
 
     async def _handle(self, due_time: int, alarm: Alarm) -> None:
-        if alarm.kind is None and self._leases.get(alarm.activation_id) != due_time:
+        lease = alarm.kind is None and not alarm.backoff
+        if lease and self._leases.get(alarm.activation_id) != due_time:
             return
         try:
             again = await self._fire(alarm)
         except Exception as error:  # noqa: BLE001 - an alarm must not stop the clock
             log.warning("timer failed, it fires again", kind=alarm.kind, error=repr(error))
             again = self._clock.now() + RETRY
-        if alarm.kind is None:
+        if lease:
             self._leases.pop(alarm.activation_id, None)
             if again is not None:
                 self._set_lease(alarm.key, alarm.activation_id, again)

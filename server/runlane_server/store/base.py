@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from runlane_server.core.model import (
+    InteractionState,
     Mode,
     Phase,
+    PromptKind,
     Route,
     SessionKey,
     SessionRecord,
@@ -19,6 +21,7 @@ from runlane_server.core.model import (
     StopReason,
     SubmissionState,
     TimerKind,
+    ToolCallState,
 )
 from runlane_server.core.rows import Row
 
@@ -51,9 +54,9 @@ class SessionCommit:
         events: None where nothing happened.
         rows: Written in order. Byte fields of rows are in `encoded`.
         encoded: By the index of its row: RunInserted, SubmissionInserted: the encoded
-            options; MessageAppended: the whole encoded message, or, where its content is
-            None, the encoded message without content, to be followed by the stored content
-            of its submission.
+            options; MessageAppended: the whole encoded message where its content or its
+            closer is given; else the encoded message without content, to be followed by the
+            stored result of its call (`from_call`), or the stored content of its submission.
     """
 
     key: SessionKey
@@ -113,7 +116,10 @@ class CommitUnit:
 
 @dataclass(slots=True)
 class LeaseRenewal:
-    """A heartbeat: sets the end of a lease where activation and epoch still hold it."""
+    """A heartbeat: sets the end of a lease where activation and epoch still hold it.
+
+    The lease counts as confirmed from then on.
+    """
 
     activation_id: str
     epoch: int
@@ -168,12 +174,14 @@ class StoreInfo:
         kind: `sqlite` or `memory`.
         durable: Whether an answered write is on disk.
         epoch: New at each restore of a backup.
+        secret: 32 random bytes, made with the store: the key that tokens are derived with.
     """
 
     kind: str
     durable: bool
     store_id: str
     epoch: int
+    secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(slots=True)
@@ -183,6 +191,7 @@ class LoadedSession:
     token: bytes
     state: bytes
     lease_expire_time: int
+    lease_confirmed: bool = True
 
 
 @dataclass(slots=True)
@@ -229,7 +238,7 @@ class RunRow:
         first_sequence: Of the event that its creation appended first.
         last_sequence: Of its terminal event; 0 while it lives.
         usage: msgpack of a map: `usage` (a core Usage), `steps_reserved`,
-            `steps_committed`; empty while it lives.
+            `steps_committed`, `tool_calls`; empty while it lives.
         cancellation: msgpack of a core Cancellation; empty: none, or the run lives.
     """
 
@@ -247,6 +256,7 @@ class RunRow:
     phase: Phase
     state: bytes | None = None
     stop_reason: StopReason | None = None
+    cause: StopReason | None = None
     failure_reason: int = 0
     failure_message: str = ""
     failure_retryable: bool = False
@@ -286,6 +296,55 @@ class SubmissionRow:
 
 
 @dataclass(slots=True)
+class ToolCallRow:
+    """A tool call as it is stored.
+
+    Attributes:
+        arguments_json: None where the arguments are malformed.
+        result: Encoded: a message that holds nothing but the result, or that of its result
+            message; empty: there is none.
+        outcome: A ToolOutcome; 0: none yet.
+    """
+
+    tool_call_id: str
+    run_id: str
+    step: int
+    ordinal: int
+    name: str
+    arguments_json: str | None
+    state: ToolCallState
+    idempotent: bool
+    outcome: int
+    create_time: int
+    settle_time: int
+    result: bytes = b""
+
+
+@dataclass(slots=True)
+class InteractionRow:
+    """An interaction as it is stored; `prompt` and `answer` are encoded.
+
+    Attributes:
+        close_reason: An InteractionClose; 0: none.
+        expire_time: 0: never.
+    """
+
+    interaction_id: str
+    run_id: str
+    session_id: str
+    version: int
+    state: InteractionState
+    kind: PromptKind
+    prompt: bytes
+    answer: bytes
+    answer_hash: bytes
+    close_reason: int
+    expire_time: int
+    create_time: int
+    settle_time: int
+
+
+@dataclass(slots=True)
 class MessageRow:
     """A message as it is stored; `data` is encoded whole."""
 
@@ -300,12 +359,14 @@ class LiveRows:
     Attributes:
         pending: Pending submissions in no particular order.
         messages: The newest messages, ascending.
+        interactions: The open ones, oldest first.
     """
 
     session: SessionRow
     run: RunRow | None
     pending: list[SubmissionRow]
     messages: list[MessageRow]
+    interactions: list[InteractionRow] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -316,6 +377,7 @@ class QueuedActivation:
     activation_id: str
     agent: str
     queue_time: int
+    not_before: int = 0
 
 
 @dataclass(slots=True)
@@ -403,6 +465,34 @@ class Store(Protocol):
         limit: int,
     ) -> list[RunRow] | None:
         """Lists runs ascending by (create_time, run_id); `phases` empty: all."""
+
+    async def list_stalled_runs(
+        self, namespace: str, after: tuple[int, str] | None, limit: int
+    ) -> list[RunRow]:
+        """Lists stalled runs of all sessions, ascending by (create_time, run_id)."""
+
+    async def list_tool_calls(
+        self, namespace: str, run_id: str, after: tuple[int, int] | None, limit: int
+    ) -> list[ToolCallRow]:
+        """Lists the calls of a run, ascending by (step, ordinal)."""
+
+    async def interaction(self, namespace: str, interaction_id: str) -> InteractionRow | None:
+        """Reads an interaction."""
+
+    async def list_interactions(
+        self,
+        namespace: str,
+        session_id: str,
+        state: InteractionState,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> list[InteractionRow]:
+        """Lists interactions, ascending by (create_time, interaction_id); "": of all sessions."""
+
+    async def answered_interactions(
+        self, namespace: str, run_id: str, step: int
+    ) -> list[InteractionRow]:
+        """Reads the answered interactions that a run opened after a committed model step."""
 
     async def submission(self, namespace: str, submission_id: str) -> SubmissionRow | None:
         """Reads a submission."""

@@ -8,6 +8,7 @@ its fields, so concatenation is all that it takes.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as AnyMessage
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -17,6 +18,7 @@ from runlane_server.app.views import ControlView
 from runlane_server.core.model import Content, Delta, RunOptions, Usage
 from runlane_server.core.rows import Event, EventType, MessageAppended
 from runlane_server.transport import responses
+from runlane_server.transport.content import tool_result
 from runlane_server.transport.values import (
     duration,
     length_delimited,
@@ -38,6 +40,12 @@ _MAY_SKIP = frozenset(
     }
 )
 
+_TIMES = {
+    EventType.INTERACTION_OPENED: "expire_time",
+    EventType.RUN_RECOVERING: "not_before_time",
+}
+"""Kinds whose body holds a time: the name of that field."""
+
 _MILLION = 1_000_000
 _FIELD_1 = b"\x0a"
 _EVENT_MESSAGE = b"\x62"  # field 12
@@ -56,6 +64,11 @@ def _bodies() -> dict[int, tuple[str, Callable[..., AnyMessage], bool]]:
 
 
 _BODIES = _bodies()
+
+
+def _span(micros: int) -> Duration | None:
+    """Returns a span; None, which leaves a field unset, where it is 0."""
+    return duration(micros) if micros else None
 
 
 def repeated(messages: Sequence[bytes]) -> bytes:
@@ -77,6 +90,9 @@ class ProtoCodec:
             used = body.get("usage")
             if isinstance(used, Usage):
                 body = {**body, "usage": responses.usage(used)}
+        elif event.type in _TIMES:
+            field = _TIMES[event.type]
+            body = {**body, field: timestamp(body.get(field, 0))}
         seconds, micros = divmod(event.time, _MILLION)
         fields: dict[str, Any] = {name: body_class(**body)}
         return event_pb2.Event(
@@ -95,7 +111,10 @@ class ProtoCodec:
         ).SerializeToString()
 
     def message(self, row: MessageAppended, session_id: str, content: Content | None) -> bytes:
-        """Encodes a message; without content: all but it, to be followed by content bytes."""
+        """Encodes a message; without content: all but it, to be followed by content bytes.
+
+        The content of a closer is made here.
+        """
         head = message_pb2.Message(
             number=row.number,
             session_id=session_id,
@@ -108,15 +127,32 @@ class ProtoCodec:
             model=row.model,
             create_time=timestamp(row.create_time),
         ).SerializeToString()
+        if row.closer is not None:
+            closer = row.closer
+            result = tool_result(closer.tool_call_id, closer.outcome, closer.text)
+            return head + message_pb2.Message(content=[result]).SerializeToString()
         return head if content is None else head + content.data
 
     def options(self, options: RunOptions) -> bytes:
         """Encodes resolved run options."""
-        grace = options.cancel_grace
+        grace, limits = options.cancel_grace, options.limits
         return run_pb2.RunOptions(
             agent=options.agent,
             model=options.model,
-            limits=run_pb2.RunLimits(max_model_steps=options.max_model_steps),
+            limits=run_pb2.RunLimits(
+                max_model_steps=limits.max_model_steps,
+                max_tool_calls=limits.max_tool_calls,
+                max_total_tokens=limits.max_total_tokens,
+                max_cost_usd_micros=limits.max_cost_usd_micros,
+                max_duration=_span(limits.max_duration),
+                interaction_timeout_duration=_span(limits.interaction_timeout),
+                start_timeout_duration=_span(limits.start_timeout),
+            ),
+            tools=options.tools,
+            tool_timeout_duration=_span(options.tool_timeout),
+            tool_error_policy=options.tool_error_policy,  # type: ignore[arg-type]
+            recovery=options.recovery,  # type: ignore[arg-type]
+            max_recoveries=options.max_recoveries,
             cancel_grace_duration=None if grace is None else duration(grace),
             request_options_json=options.request_options_json,
         ).SerializeToString()

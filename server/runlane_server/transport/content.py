@@ -8,16 +8,19 @@ Submission, which has them under the same numbers, the whole submission.
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 
+from google.protobuf.message import Message
 from runlane.v1 import message_pb2
 
 from runlane_server.core.errors import Reason, Refused, invalid
-from runlane_server.core.model import Content
+from runlane_server.core.model import Content, ToolOutcome, ToolUse
 from runlane_server.transport.values import check_json
 
 CONTENT_BYTES_MAX = 3 * 1024 * 1024
 METADATA_BYTES_MAX = 4096
 PREVIEW_CHARACTERS = 200
 
+_NO_ARGUMENTS = "{}"
+_RESULT_KINDS = frozenset({"text", "media", "data"})
 _KIND_NAMES = {
     message_pb2.Media.KIND_IMAGE: "image",
     message_pb2.Media.KIND_AUDIO: "audio",
@@ -37,8 +40,8 @@ def check_size(size: int) -> None:
         )
 
 
-def content_size(blocks: Iterable[message_pb2.Block]) -> int:
-    """Returns the size of blocks without their framing."""
+def content_size(blocks: Iterable[Message]) -> int:
+    """Returns the size of blocks, or of results, without their framing."""
     return sum(block.ByteSize() for block in blocks)
 
 
@@ -51,30 +54,96 @@ def input_content(
         block = blocks[0]
         text = block.text
         if text and not text.isspace() and not block.provider_json and not block.metadata:
-            return _content(blocks, metadata, path, text[:PREVIEW_CHARACTERS], has_tool_use=False)
-    _check_blocks(blocks, f"{path}content", is_input=True)
+            return _content(blocks, metadata, path, text[:PREVIEW_CHARACTERS])
+    for index, block in enumerate(blocks):
+        field = f"{path}content[{index}]"
+        kind = _check_block(block, field)
+        if kind in {"tool_use", "tool_result"}:
+            raise invalid(f"{field}.{kind}", "must not be in an input")
     if _is_blank(blocks):
         raise Refused(
             Reason.INPUT_EMPTY,
             "the input is empty, or white space alone",
             violations=((f"{path}content", "must hold more than white space"),),
         )
-    return _content(blocks, metadata, path, preview(blocks), has_tool_use=False)
+    return _content(blocks, metadata, path, preview(blocks))
 
 
 def step_content(blocks: Sequence[message_pb2.Block], path: str) -> Content:
-    """Returns the content of a model step; it may be empty."""
-    has_tool_use = _check_blocks(blocks, f"{path}content", is_input=False)
-    return _content(blocks, {}, path, preview(blocks), has_tool_use=has_tool_use)
+    """Returns the content of a model step; it may be empty.
+
+    Arguments that are no JSON object are stored as text: the call is malformed.
+    """
+    uses: list[ToolUse] = []
+    malformed: list[int] = []
+    for index, block in enumerate(blocks):
+        field = f"{path}content[{index}]"
+        kind = _check_block(block, field)
+        if kind == "tool_result":
+            raise invalid(f"{field}.tool_result", "is committed with commit_tool_results alone")
+        if kind != "tool_use":
+            continue
+        given = block.tool_use
+        arguments = _arguments(given, f"{field}.tool_use")
+        if arguments is None and given.HasField("arguments_json"):
+            malformed.append(index)
+        uses.append(ToolUse(given.tool_call_id, given.name, arguments))
+    if malformed:
+        blocks = message_pb2.Message(content=blocks).content
+        for index in malformed:
+            broken = blocks[index].tool_use
+            broken.arguments_text = broken.arguments_json
+    content = _content(blocks, {}, path, preview(blocks))
+    content.tool_uses = tuple(uses)
+    return content
+
+
+def _arguments(given: message_pb2.ToolUse, field: str) -> str | None:
+    """Returns the arguments of a call; None: they are malformed."""
+    kind = given.WhichOneof("arguments")
+    if kind is None:
+        return _NO_ARGUMENTS
+    if kind == "arguments_text":
+        return None
+    text = given.arguments_json
+    if "\0" in text:
+        raise invalid(f"{field}.arguments_json", "must not contain U+0000")
+    try:
+        check_json(text, field, is_object=True)
+    except Refused:
+        return None
+    return text
+
+
+def tool_result(tool_call_id: str, outcome: ToolOutcome, text: str) -> message_pb2.Block:
+    """Returns the block of a result that is one text."""
+    return message_pb2.Block(
+        tool_result=message_pb2.ToolResult(
+            tool_call_id=tool_call_id,
+            outcome=outcome,  # type: ignore[arg-type]
+            content=[message_pb2.Block(text=text)],
+        )
+    )
+
+
+def text_result(tool_call_id: str, outcome: ToolOutcome, text: str) -> Content:
+    """Returns the content of a message that is the result of a call: one text."""
+    block = tool_result(tool_call_id, outcome, text)
+    return _content([block], {}, "", text[:PREVIEW_CHARACTERS])
+
+
+def result_content(given: message_pb2.ToolResult, path: str) -> Content:
+    """Returns the content of a message that is the result of a call."""
+    for index, block in enumerate(given.content):
+        field = f"{path}content[{index}]"
+        kind = _check_block(block, field)
+        if kind not in _RESULT_KINDS:
+            raise invalid(f"{field}.{kind}", "must not be in a result: text, media and data alone")
+    return _content([message_pb2.Block(tool_result=given)], {}, path, preview(given.content))
 
 
 def _content(
-    blocks: Sequence[message_pb2.Block],
-    metadata: Mapping[str, str],
-    path: str,
-    shown: str,
-    *,
-    has_tool_use: bool,
+    blocks: Sequence[message_pb2.Block], metadata: Mapping[str, str], path: str, shown: str
 ) -> Content:
     message = message_pb2.Message(content=blocks)
     # A field that is unknown here was checked by nobody, and a later server would know it.
@@ -85,7 +154,7 @@ def _content(
     if metadata:
         check_metadata(metadata, f"{path}metadata")
         data += message_pb2.Message(metadata=metadata).SerializeToString(deterministic=True)
-    return Content(data, size, sha256(data).digest(), shown, has_tool_use)
+    return Content(data, size, sha256(data).digest(), shown)
 
 
 def check_metadata(metadata: Mapping[str, str], path: str) -> None:
@@ -107,29 +176,16 @@ def _is_blank(blocks: Iterable[message_pb2.Block]) -> bool:
     return True
 
 
-def _check_blocks(blocks: Iterable[message_pb2.Block], path: str, *, is_input: bool) -> bool:
-    """Checks what the rules of the proto cannot say; returns whether a tool is asked for."""
-    has_tool_use = False
-    for index, block in enumerate(blocks):
-        if block.provider_json:
-            check_json(block.provider_json, f"{path}[{index}].provider_json")
-        if block.metadata:
-            check_metadata(block.metadata, f"{path}[{index}].metadata")
-        kind = block.WhichOneof("block")
-        if kind == "data":
-            if block.data.WhichOneof("data") == "json":
-                check_json(block.data.json, f"{path}[{index}].data.json")
-        elif kind == "tool_use":
-            if is_input:
-                raise invalid(f"{path}[{index}].tool_use", "must not be in an input")
-            has_tool_use = True
-            if block.tool_use.WhichOneof("arguments") == "arguments_json":
-                check_json(
-                    block.tool_use.arguments_json,
-                    f"{path}[{index}].tool_use.arguments_json",
-                    is_object=True,
-                )
-    return has_tool_use
+def _check_block(block: message_pb2.Block, field: str) -> str | None:
+    """Checks what the rules of the proto cannot say; returns the kind of the block."""
+    if block.provider_json:
+        check_json(block.provider_json, f"{field}.provider_json")
+    if block.metadata:
+        check_metadata(block.metadata, f"{field}.metadata")
+    kind = block.WhichOneof("block")
+    if kind == "data" and block.data.WhichOneof("data") == "json":
+        check_json(block.data.json, f"{field}.data.json")
+    return kind
 
 
 def preview(blocks: Iterable[message_pb2.Block]) -> str:

@@ -24,6 +24,7 @@ MESSAGE_BYTES_MAX = 512
 STATUS_BYTES_MAX = 4096
 _VALUE_BYTES_MAX = 256
 _VIOLATIONS_MAX = 16
+_SUBJECTS = ("run_id", "submission_id", "interaction_id", "tool_call_id")
 
 _log = structlog.get_logger(__name__)
 
@@ -64,9 +65,12 @@ TABLE: dict[Reason, ErrorRow] = {
     Reason.PAGE_TOKEN_INVALID: _ARGUMENT,
     Reason.PAGE_TOKEN_MISMATCH: _ARGUMENT,
     Reason.OPERATION_INVALID: _ARGUMENT,
+    Reason.ANSWER_INVALID: _ARGUMENT,
     Reason.SESSION_NOT_FOUND: _NOT_FOUND,
     Reason.RUN_NOT_FOUND: _NOT_FOUND,
     Reason.SUBMISSION_NOT_FOUND: _NOT_FOUND,
+    Reason.INTERACTION_NOT_FOUND: _NOT_FOUND,
+    Reason.TOOL_CALL_NOT_FOUND: _NOT_FOUND,
     Reason.AGENT_NOT_FOUND: _NOT_FOUND,
     Reason.SESSION_EXISTS: _EXISTS,
     Reason.REQUEST_ID_REUSED: _EXISTS,
@@ -76,11 +80,16 @@ TABLE: dict[Reason, ErrorRow] = {
     Reason.SESSION_LIVE: _PRECONDITION,
     Reason.RUN_NOT_CURRENT: _PRECONDITION,
     Reason.RUN_NOT_TERMINAL: _PRECONDITION,
+    Reason.RUN_TERMINAL: _PRECONDITION,
     Reason.RUN_CANCELLING: _PRECONDITION,
+    Reason.INTERACTION_CLOSED: _PRECONDITION,
+    Reason.INTERACTION_CONFLICT: _PRECONDITION,
     Reason.SUBMISSION_SETTLED: _PRECONDITION,
+    Reason.CALL_UNRESOLVED: _PRECONDITION,
     Reason.STALE_ACTIVATION: _PRECONDITION,
     Reason.REVISION_MISMATCH: _ABORTED,
     Reason.ETAG_MISMATCH: _ABORTED,
+    Reason.ACTIVATION_MISMATCH: _ABORTED,
     Reason.QUEUE_FULL: _EXHAUSTED,
     Reason.STREAM_LIMIT: _EXHAUSTED,
     Reason.MESSAGE_TOO_LARGE: _EXHAUSTED,
@@ -188,7 +197,9 @@ def _extra(row: ErrorRow, refused: Refused, message: str) -> Any:
     if row.detail is Detail.FIELDS:
         return _bad_request(refused)
     if row.detail is Detail.PRECONDITION:
-        subject = refused.metadata.get("run_id") or refused.metadata.get("submission_id", "")
+        subject = next(
+            (refused.metadata[key] for key in _SUBJECTS if refused.metadata.get(key)), ""
+        )
         failure = error_details_pb2.PreconditionFailure()
         failure.violations.add(
             type=refused.reason.value, subject=_cut(subject, _VALUE_BYTES_MAX), description=message

@@ -1,17 +1,25 @@
 """ExecutorService."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from runlane.v1 import executor_service_pb2 as pb
-from runlane.v1 import run_pb2
+from runlane.v1 import interaction_pb2
 
-from runlane_server.core.errors import invalid
+from runlane_server.app.views import LeasedView
+from runlane_server.core.commands import CommitModelStep, CommitRun, Suspend
+from runlane_server.core.errors import Refused, invalid
+from runlane_server.core.model import PromptKind
 from runlane_server.transport import requests, responses
 from runlane_server.transport.binding import Call, close
 from runlane_server.transport.codec import repeated
+from runlane_server.transport.forms import check_schema
+from runlane_server.transport.interactions import Call as AskingCall
+from runlane_server.transport.interactions import fill_in
 from runlane_server.transport.port import AppPort
-from runlane_server.transport.values import length_delimited
+from runlane_server.transport.values import SEND_BYTES_MAX, length_delimited
 
 if TYPE_CHECKING:
     from runlane_server.core.model import Fence
@@ -22,6 +30,50 @@ _FENCED = "executor"
 _ACTIVATION = b"\x0a"  # PollActivationResponse field 1
 _CONTEXT = b"\x42"  # LeasedActivation field 8
 _DELIVERED = b"\x2a"  # CommitResponse field 5
+_BATCH_MAX = 256
+_FRAMING = 64
+
+
+def _leased(view: LeasedView) -> bytes:
+    """Encodes a leased activation: of what goes beyond the limit, the rest can be read.
+
+    Calls come first, then the newest answers, then results, and the context where it fits.
+    """
+    activation = view.run.facts.activation
+    calls = [responses.tool_call(row) for row in view.calls]
+    results = [one.result.content[:] for one in calls]
+    for one in calls:
+        if one.HasField("result"):
+            one.result.ClearField("content")
+    shown = pb.LeasedActivation(
+        fence=responses.fence(view.fence),
+        kind=activation.kind if activation is not None else 0,  # type: ignore[arg-type]
+        run=responses.run_of(view.run),
+        reserved_step=view.reserved_step,
+        tool_calls=calls,
+        control=responses.activation_control(view.control),
+    )
+    room = SEND_BYTES_MAX - _FRAMING - shown.ByteSize()
+    answered = []
+    for row in reversed(view.answered):
+        interaction = responses.interaction(row)
+        responses.without_arguments(interaction)
+        room -= interaction.ByteSize() + _FRAMING
+        if room < 0:
+            break
+        answered.append(interaction)
+    shown.answered_interactions.extend(reversed(answered))
+    for one, content in zip(shown.tool_calls, results, strict=True):
+        size = sum(block.ByteSize() + _FRAMING for block in content)
+        if content and size <= room:
+            one.result.content.extend(content)
+            room -= size
+    encoded = shown.SerializeToString()
+    if view.context is not None:
+        messages = repeated([row.data for row in view.context])
+        if len(messages) + _FRAMING <= room:
+            encoded += length_delimited(_CONTEXT, messages)
+    return encoded
 
 
 class ExecutorServicer:
@@ -55,17 +107,7 @@ class ExecutorServicer:
         leased = view.leased
         if leased is None:
             return answer
-        activation = pb.LeasedActivation(
-            fence=responses.fence(leased.fence),
-            kind=run_pb2.Activation.KIND_START,
-            run=responses.run_of(leased.run),
-            reserved_step=leased.reserved_step,
-            control=responses.activation_control(leased.control),
-        ).SerializeToString()
-        if leased.context is not None:
-            messages = repeated([row.data for row in leased.context])
-            activation += length_delimited(_CONTEXT, messages)
-        return answer + length_delimited(_ACTIVATION, activation)
+        return answer + length_delimited(_ACTIVATION, _leased(leased))
 
     async def drain_executor(
         self, request: pb.DrainExecutorRequest, call: Call
@@ -104,11 +146,12 @@ class ExecutorServicer:
         """Commits facts under a fence."""
         command = requests.commit(request)
         caller = call.caller(request.request_id, command, actor=_FENCED)
+        await self._complete(command, call)
         view = await self._app.commit(caller, command)
         answer = view.answer
-        encoded = pb.CommitResponse(
+        shown = pb.CommitResponse(
             results=[
-                responses.operation_result(operation, result)
+                responses.operation_result(operation, result, answer.run)
                 for operation, result in zip(command.operations, answer.results, strict=True)
             ],
             outcome_applied=answer.outcome_applied,
@@ -116,12 +159,54 @@ class ExecutorServicer:
             run=responses.run(answer.run),
             control=responses.activation_control(view.control),
             fence_lost=view.fence_lost,
+            external_token=view.external_token,
             sequence=answer.sequence,
             replayed=view.replayed,
-        ).SerializeToString()
-        for row in view.delivered:
-            encoded += length_delimited(_DELIVERED, row.data)
-        return encoded
+        )
+        delivered = b"".join(length_delimited(_DELIVERED, row.data) for row in view.delivered)
+        if shown.ByteSize() + len(delivered) > SEND_BYTES_MAX:
+            # The executor wrote the arguments; what was delivered it has not seen.
+            for result in shown.results:
+                for one in result.commit_model_step.tool_calls:
+                    one.ClearField("arguments_json")
+        return shown.SerializeToString() + delivered
+
+    async def _complete(self, command: CommitRun, call: Call) -> None:
+        """Checks the schema of a form, and says what the calls are that ask for permission.
+
+        That comes after the hash of the request: sent again it may find another batch.
+        Whether the calls are open is the core's to say.
+        """
+        outcome = command.outcome
+        if not isinstance(outcome, Suspend):
+            return
+        if outcome.kind is PromptKind.FORM:
+            form = interaction_pb2.Prompt.FromString(outcome.prompt).form
+            await asyncio.to_thread(
+                check_schema, form.json_schema, "suspend.prompt.form.json_schema"
+            )
+        elif outcome.kind is PromptKind.PERMISSION:
+            outcome.prompt = fill_in(outcome.prompt, await self._asking(command, call))
+
+    async def _asking(self, command: CommitRun, call: Call) -> dict[str, AskingCall]:
+        """Returns the calls of the batch that is open once the operations are applied."""
+        for operation in command.operations:
+            if isinstance(operation, CommitModelStep):
+                return {
+                    use.tool_call_id: AskingCall(use.name, use.arguments_json or "")
+                    for use in operation.content.tool_uses
+                }
+        fence = command.fence
+        # A run that is not there is refused with the command, or its answer is a replay.
+        with suppress(Refused):
+            run = await self._app.get_run(call.namespace, fence.run_id, fence.session_id)
+            rows, _ = await self._app.list_tool_calls(
+                call.namespace, fence.run_id, (run.facts.steps_committed, 0), _BATCH_MAX
+            )
+            return {
+                row.tool_call_id: AskingCall(row.name, row.arguments_json or "") for row in rows
+            }
+        return {}
 
     async def stream_model_context(
         self, request: pb.StreamModelContextRequest, call: Call

@@ -6,8 +6,8 @@ from runlane.v1 import history_service_pb2 as pb
 from runlane.v1 import session_pb2
 
 from runlane_server.app.views import RunView, SessionView, SubmissionView
-from runlane_server.core.model import Phase, Role, SubmissionState
-from runlane_server.store.base import SessionOrder
+from runlane_server.core.model import InteractionState, Phase, Role, SubmissionState
+from runlane_server.store.base import InteractionRow, SessionOrder
 from runlane_server.transport import requests, responses
 from runlane_server.transport.binding import Call, close
 from runlane_server.transport.codec import ProtoCodec, repeated
@@ -32,6 +32,10 @@ def _submission(view: SubmissionView) -> tuple[int, str]:
 
 def _run(view: RunView) -> tuple[int, str]:
     return view.facts.create_time, view.facts.run_id
+
+
+def _interaction(row: InteractionRow) -> tuple[int, str]:
+    return row.create_time, row.interaction_id
 
 
 class HistoryServicer:
@@ -179,6 +183,39 @@ class HistoryServicer:
         shown = fill(page.items, responses.fork_point)
         after = after_page(page, shown, _run)
         return pb.ListForkPointsResponse(fork_points=shown, next_page_token=pager.token(after))
+
+    async def list_tool_calls(
+        self, request: pb.ListToolCallsRequest, call: Call
+    ) -> pb.ListToolCallsResponse:
+        """Lists the tool calls of a run."""
+        pager = Pager(call.method, call.namespace, request.run_id)
+        rows, after = await self._app.list_tool_calls(
+            call.namespace,
+            request.run_id,
+            pager.pair(request.page_token),
+            page_limit(request.page_size),
+        )
+        shown = fill(rows, responses.tool_call)
+        if len(shown) < len(rows):
+            after = shown[-1].step, shown[-1].ordinal
+        return pb.ListToolCallsResponse(tool_calls=shown, next_page_token=pager.token(after))
+
+    async def list_interactions(
+        self, request: pb.ListInteractionsRequest, call: Call
+    ) -> pb.ListInteractionsResponse:
+        """Lists interactions over all sessions, or those of one."""
+        state = InteractionState(request.state or InteractionState.OPEN)
+        pager = Pager(call.method, call.namespace, request.session_id, state)
+        page = await self._app.list_interactions(
+            call.namespace,
+            request.session_id,
+            state,
+            pager.place(request.page_token),
+            page_limit(request.page_size),
+        )
+        shown = fill(page.items, responses.interaction)
+        after = after_page(page, shown, _interaction)
+        return pb.ListInteractionsResponse(interactions=shown, next_page_token=pager.token(after))
 
     async def get_history_at_run(
         self, request: pb.GetHistoryAtRunRequest, call: Call

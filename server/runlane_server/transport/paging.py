@@ -36,6 +36,7 @@ _NAME = msgspec.msgpack.Decoder(str)
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _NUMBER = msgspec.msgpack.Decoder(_Number)
 _PLACE = msgspec.msgpack.Decoder(tuple[_Number, str])
+_PAIR = msgspec.msgpack.Decoder(tuple[_Number, _Number])
 
 
 def page_limit(page_size: int) -> int:
@@ -51,7 +52,7 @@ class Pager:
     def __init__(self, method: str, namespace: str, *arguments: Any) -> None:
         self._bound = request_hash(method, namespace, *arguments)[:_HASH]
 
-    def token(self, cursor: int | str | tuple[int, str] | None) -> str:
+    def token(self, cursor: int | str | tuple[int, str] | tuple[int, int] | None) -> str:
         """Returns the token of the page after a cursor; empty where there is none."""
         if cursor is None:
             return ""
@@ -70,6 +71,10 @@ class Pager:
     def place(self, token: str) -> tuple[int, str] | None:
         """Returns the time and id in a token of this call; None without a token."""
         return _decode(_PLACE, self._body(token)) if token else None
+
+    def pair(self, token: str) -> tuple[int, int] | None:
+        """Returns the two numbers in a token of this call; None without a token."""
+        return _decode(_PAIR, self._body(token)) if token else None
 
     def _body(self, token: str) -> bytes:
         try:

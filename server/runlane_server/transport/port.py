@@ -20,22 +20,28 @@ from runlane_server.app.views import (
     SubmissionView,
 )
 from runlane_server.core.commands import (
+    AnswerInteraction,
     CloseSession,
     CommitRun,
     CreateSession,
     DeleteSession,
     DrainAnswer,
     ForkAnswer,
+    InteractionAnswered,
+    PauseAnswer,
     ReopenSession,
+    RestoreAnswer,
+    RestoreRun,
     RunAnswer,
     RunFacts,
     SessionAnswer,
+    SettleRun,
     Submit,
     SubmitAnswer,
     UpdateSession,
 )
-from runlane_server.core.model import Delta, Fence, Phase, SubmissionState
-from runlane_server.store.base import MessageRow, SessionFilter
+from runlane_server.core.model import Delta, Fence, InteractionState, Phase, SubmissionState
+from runlane_server.store.base import InteractionRow, MessageRow, SessionFilter, ToolCallRow
 
 Cursor = tuple[int, str]
 SessionDone = tuple[Result[SessionAnswer], SessionView]
@@ -83,6 +89,35 @@ class AppPort(Protocol):
         self, caller: Caller, session_id: str, run_id: str, reason: str, wait: float, /
     ) -> tuple[Result[RunAnswer], RunFacts]:
         """Asks for a run to be cancelled and waits for it; also what the run is now."""
+
+    async def pause_run(
+        self, caller: Caller, session_id: str, run_id: str, /
+    ) -> Result[PauseAnswer]:
+        """Stops a run at a boundary, or at once where nobody has it."""
+
+    async def unpause_run(
+        self, caller: Caller, session_id: str, run_id: str, /
+    ) -> Result[PauseAnswer]:
+        """Takes a pause, or the request for one, back."""
+
+    async def find_interaction(
+        self, namespace: str, run_id: str, interaction_id: str, /
+    ) -> InteractionRow:
+        """Reads the interaction that an answer names."""
+
+    async def find_external(self, namespace: str, token: str, /) -> InteractionRow:
+        """Reads the interaction that a token completes."""
+
+    async def answer_interaction(
+        self, caller: Caller, row: InteractionRow, command: AnswerInteraction, /
+    ) -> Result[InteractionAnswered]:
+        """Answers an interaction."""
+
+    async def restore_run(self, caller: Caller, command: RestoreRun, /) -> Result[RestoreAnswer]:
+        """Brings back a run whose executor was lost."""
+
+    async def settle_run(self, caller: Caller, command: SettleRun, /) -> Result[RunAnswer]:
+        """Ends a live run by hand."""
 
     async def fork(
         self, caller: Caller, source_run_id: str, session_id: str, request: ForkRequest, /
@@ -165,6 +200,27 @@ class AppPort(Protocol):
         /,
     ) -> Page[SubmissionView]:
         """Lists the submissions of a session."""
+
+    async def list_stalled_runs(
+        self, namespace: str, after: Cursor | None, limit: int, /
+    ) -> Page[RunView]:
+        """Lists stalled runs."""
+
+    async def list_tool_calls(
+        self, namespace: str, run_id: str, after: tuple[int, int] | None, limit: int, /
+    ) -> tuple[list[ToolCallRow], tuple[int, int] | None]:
+        """Lists the calls of a run; also the step and ordinal that the next page is after."""
+
+    async def list_interactions(
+        self,
+        namespace: str,
+        session_id: str,
+        state: InteractionState,
+        after: Cursor | None,
+        limit: int,
+        /,
+    ) -> Page[InteractionRow]:
+        """Lists interactions of one session, or of all."""
 
     async def fork_points(
         self, namespace: str, session_id: str, after: Cursor | None, limit: int, /

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from google.protobuf.duration_pb2 import Duration
 from runlane.v1 import (
+    admin_service_pb2,
     event_pb2,
     executor_service_pb2,
     history_service_pb2,
@@ -17,9 +18,11 @@ from runlane.v1 import (
 
 from runlane_server.app.views import EventQuery, ForkRequest
 from runlane_server.core.commands import (
+    ClaimToolCalls,
     CloseSession,
     CommitModelStep,
     CommitRun,
+    CommitToolResults,
     CreateSession,
     DeleteSession,
     Finish,
@@ -27,7 +30,11 @@ from runlane_server.core.commands import (
     Operation,
     Release,
     ReserveModelStep,
+    RestoreRun,
+    SettleRun,
     Submit,
+    Suspend,
+    ToolResult,
     UpdateSession,
 )
 from runlane_server.core.errors import Refused, invalid
@@ -39,14 +46,26 @@ from runlane_server.core.model import (
     Fence,
     Mode,
     OnMiss,
+    Recovery,
     RunFailure,
+    RunLimits,
     RunOptions,
     SessionRecord,
     SessionStatus,
+    StopReason,
+    ToolErrorPolicy,
+    ToolOutcome,
     Usage,
 )
 from runlane_server.store.base import SessionFilter, SessionOrder
-from runlane_server.transport.content import check_metadata, input_content, step_content
+from runlane_server.transport.content import (
+    check_metadata,
+    check_size,
+    input_content,
+    result_content,
+    step_content,
+)
+from runlane_server.transport.interactions import suspend
 from runlane_server.transport.values import check_json, duration_micros, time_micros
 
 LEASE_DURATION_DEFAULT = 30_000_000
@@ -71,15 +90,34 @@ def _object(text: str, field: str) -> str:
 
 def options(given: run_pb2.RunOptions, path: str) -> RunOptions:
     """Returns run options as they were asked for."""
+    has = given.HasField
     grace: int | None = None
-    if given.HasField("cancel_grace_duration"):
+    if has("cancel_grace_duration"):
         grace = duration_micros(given.cancel_grace_duration, f"{path}.cancel_grace_duration")
+    policy, recovery = given.tool_error_policy, given.recovery
     return RunOptions(
         given.agent,
         given.model,
-        given.limits.max_model_steps,
+        _limits(given.limits, f"{path}.limits") if has("limits") else RunLimits(),
+        tuple(given.tools),
+        duration_micros(given.tool_timeout_duration, f"{path}.tool_timeout_duration"),
+        ToolErrorPolicy(policy) if policy else ToolErrorPolicy.RETURN_TO_MODEL,
+        Recovery(recovery) if recovery else Recovery.AUTO,
+        given.max_recoveries if has("max_recoveries") else None,
         grace,
         _object(given.request_options_json, f"{path}.request_options_json"),
+    )
+
+
+def _limits(given: run_pb2.RunLimits, path: str) -> RunLimits:
+    return RunLimits(
+        given.max_model_steps,
+        given.max_tool_calls,
+        given.max_total_tokens,
+        given.max_cost_usd_micros,
+        duration_micros(given.max_duration, f"{path}.max_duration"),
+        duration_micros(given.interaction_timeout_duration, f"{path}.interaction_timeout_duration"),
+        duration_micros(given.start_timeout_duration, f"{path}.start_timeout_duration"),
     )
 
 
@@ -150,10 +188,25 @@ def submit(request: session_service_pb2.SubmitRequest) -> Submit:
     )
 
 
-def interrupt_target(request: session_service_pb2.InterruptRunRequest) -> None:
-    """Refuses an InterruptRun that names nothing."""
+def run_target(
+    request: session_service_pb2.InterruptRunRequest
+    | session_service_pb2.PauseRunRequest
+    | session_service_pb2.UnpauseRunRequest,
+) -> None:
+    """Refuses a request on the live run that names nothing."""
     if not request.session_id and not request.run_id:
         raise invalid("session_id", "is required without run_id")
+
+
+def restore_run(request: session_service_pb2.RestoreRunRequest) -> RestoreRun:
+    """Converts RestoreRun."""
+    return RestoreRun(request.run_id, request.expected_activation_id, request.force)
+
+
+def settle_run(request: admin_service_pb2.SettleRunRequest) -> SettleRun:
+    """Converts SettleRun."""
+    reason = StopReason(request.stop_reason) if request.stop_reason else StopReason.FAILED
+    return SettleRun(request.run_id, reason, request.reason)
 
 
 def fork(request: history_service_pb2.ForkSessionRequest) -> ForkRequest:
@@ -259,8 +312,14 @@ def commit(request: executor_service_pb2.CommitRequest) -> CommitRun:
 
 
 def _operation(given: executor_service_pb2.Operation, path: str) -> Operation:
-    if given.WhichOneof("operation") == "reserve_model_step":
+    kind = given.WhichOneof("operation")
+    if kind == "reserve_model_step":
         return ReserveModelStep()
+    if kind == "claim_tool_calls":
+        claim = given.claim_tool_calls
+        return ClaimToolCalls(tuple(claim.tool_call_ids), claim.idempotent)
+    if kind == "commit_tool_results":
+        return _results(given.commit_tool_results, f"{path}commit_tool_results.")
     step = given.commit_model_step
     used = step.usage
     return CommitModelStep(
@@ -277,10 +336,26 @@ def _operation(given: executor_service_pb2.Operation, path: str) -> Operation:
     )
 
 
-def _outcome(request: executor_service_pb2.CommitRequest) -> Finish | Release | None:
+def _results(given: executor_service_pb2.CommitToolResults, path: str) -> CommitToolResults:
+    check_size(given.ByteSize())
+    results: list[ToolResult] = []
+    names: set[str] = set()
+    for index, one in enumerate(given.results):
+        field = f"{path}results[{index}]."
+        if one.tool_call_id in names:
+            raise invalid(f"{field}tool_call_id", "has a result in this list already")
+        names.add(one.tool_call_id)
+        content = result_content(one, field)
+        results.append(ToolResult(one.tool_call_id, ToolOutcome(one.outcome), content))
+    return CommitToolResults(tuple(results))
+
+
+def _outcome(request: executor_service_pb2.CommitRequest) -> Finish | Suspend | Release | None:
     kind = request.WhichOneof("outcome")
     if kind is None:
         return None
+    if kind == "suspend":
+        return suspend(request.suspend, "suspend.")
     if kind == "release":
         return Release(request.release.reason)
     finish = request.finish

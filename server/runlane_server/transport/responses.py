@@ -9,6 +9,7 @@ from runlane.v1 import (
     event_pb2,
     executor_service_pb2,
     history_service_pb2,
+    interaction_pb2,
     message_pb2,
     run_pb2,
     server_service_pb2,
@@ -28,17 +29,22 @@ from runlane_server.app.views import (
     SubmissionView,
 )
 from runlane_server.core.commands import (
+    ClaimToolCalls,
+    CommitModelStep,
+    InteractionFacts,
     Operation,
     OperationResult,
     ReserveModelStep,
     RunFacts,
     SubmissionFacts,
 )
-from runlane_server.core.model import Activation, Delta, Fence, Phase, Usage
-from runlane_server.transport.values import length_delimited, timestamp
+from runlane_server.core.model import Activation, Delta, Fence, Phase, ToolCallState, Usage
+from runlane_server.store.base import InteractionRow, ToolCallRow
+from runlane_server.transport.values import SEND_BYTES_MAX, length_delimited, timestamp
 
 _LIVE_STATE_MESSAGES = b"\x2a"  # field 5
 _FIELD_1 = b"\x0a"
+_FRAMING = 64
 
 
 def session(view: SessionView) -> session_pb2.Session:
@@ -96,7 +102,7 @@ def submission(view: SubmissionView) -> submission_pb2.Submission:
     return shown
 
 
-def usage(used: Usage, reserved: int = 0, committed: int = 0) -> run_pb2.Usage:
+def usage(used: Usage, reserved: int = 0, committed: int = 0, tool_calls: int = 0) -> run_pb2.Usage:
     """Shows what was used."""
     return run_pb2.Usage(
         model_steps_reserved=reserved,
@@ -105,6 +111,7 @@ def usage(used: Usage, reserved: int = 0, committed: int = 0) -> run_pb2.Usage:
         output_tokens=used.output_tokens,
         cached_input_tokens=used.cached_input_tokens,
         reasoning_tokens=used.reasoning_tokens,
+        tool_calls=tool_calls,
         cost_usd_micros=used.cost_usd_micros,
     )
 
@@ -114,7 +121,7 @@ def activation(of: Activation) -> run_pb2.Activation:
     return run_pb2.Activation(
         activation_id=of.activation_id,
         epoch=of.epoch,
-        kind=run_pb2.Activation.KIND_START,
+        kind=of.kind,  # type: ignore[arg-type]
         state=of.state,  # type: ignore[arg-type]
         executor_id=of.executor_id,
     )
@@ -142,13 +149,18 @@ def run(facts: RunFacts, view: RunView | None = None) -> run_pb2.Run:
         activation=None if terminal or facts.activation is None else activation(facts.activation),
         position=facts.position,  # type: ignore[arg-type]
         options=options,
-        usage=usage(facts.usage, facts.steps_reserved, facts.steps_committed),
+        usage=usage(facts.usage, facts.steps_reserved, facts.steps_committed, facts.tool_calls),
+        deadline_time=timestamp(facts.deadline_time),
         submission_id=facts.submission_id,
         input_preview="" if view is None else view.preview,
         cancellation=cancellation,
         outcome=_outcome(facts, view) if terminal else None,
         create_time=timestamp(facts.create_time),
         end_time=timestamp(facts.end_time),
+        interaction_id=facts.interaction_id,
+        pause_requested=facts.pause_requested,
+        stalled=facts.stalled,
+        recoveries=facts.recoveries,
     )
 
 
@@ -167,6 +179,7 @@ def _outcome(facts: RunFacts, view: RunView | None) -> run_pb2.RunOutcome:
         )
     return run_pb2.RunOutcome(
         stop_reason=facts.stop_reason or 0,  # type: ignore[arg-type]
+        cause=facts.cause or 0,  # type: ignore[arg-type]
         failure=failure,
         output_message_number=facts.output_message_number,
         output_json="" if view is None else view.output_json,
@@ -191,7 +204,7 @@ def fork_point(view: RunView) -> history_service_pb2.ForkPoint:
 
 def live_state(view: LiveView) -> bytes:
     """Encodes a GetLiveStateResponse; the messages are joined as they are stored."""
-    head = session_pb2.LiveState(
+    state = session_pb2.LiveState(
         session=session(view.session),
         run=None if view.run is None else run_of(view.run),
         pending_submissions=[submission(one) for one in view.pending],
@@ -199,9 +212,79 @@ def live_state(view: LiveView) -> bytes:
         allowed_commands=view.allowed_commands,  # type: ignore[arg-type]
         waiting_for_executor=view.waiting_for_executor,
         sequence=view.sequence,
-    ).SerializeToString()
+    )
     parts = [length_delimited(_LIVE_STATE_MESSAGES, row.data) for row in view.messages]
-    return length_delimited(_FIELD_1, b"".join((head, *parts)))
+    room = SEND_BYTES_MAX - state.ByteSize() - sum(len(part) for part in parts)
+    for row in view.interactions:
+        shown = interaction(row)
+        if shown.ByteSize() + _FRAMING > room:
+            without_arguments(shown)
+        room -= shown.ByteSize() + _FRAMING
+        state.open_interactions.append(shown)
+    return length_delimited(_FIELD_1, b"".join((state.SerializeToString(), *parts)))
+
+
+def interaction(row: InteractionRow) -> interaction_pb2.Interaction:
+    """Shows an interaction."""
+    answer = None
+    if row.answer:
+        answer = interaction_pb2.InteractionAnswer.FromString(row.answer)
+    return interaction_pb2.Interaction(
+        interaction_id=row.interaction_id,
+        run_id=row.run_id,
+        session_id=row.session_id,
+        version=row.version,
+        state=row.state,  # type: ignore[arg-type]
+        prompt=interaction_pb2.Prompt.FromString(row.prompt),
+        answer=answer,
+        close_reason=row.close_reason,  # type: ignore[arg-type]
+        expire_time=timestamp(row.expire_time),
+        create_time=timestamp(row.create_time),
+        settle_time=timestamp(row.settle_time),
+    )
+
+
+def without_arguments(shown: interaction_pb2.Interaction) -> None:
+    """Takes the arguments out of calls that ask for permission: the calls have them."""
+    if shown.prompt.HasField("permission"):
+        for call in shown.prompt.permission.calls:
+            call.ClearField("arguments_json")
+
+
+def settled_interaction(facts: InteractionFacts) -> interaction_pb2.Interaction:
+    """Shows an interaction without its prompt, as answers of mutating calls have it."""
+    return interaction_pb2.Interaction(
+        interaction_id=facts.interaction_id,
+        run_id=facts.run_id,
+        session_id=facts.session_id,
+        version=facts.version,
+        state=facts.state,  # type: ignore[arg-type]
+        settle_time=timestamp(facts.settle_time),
+    )
+
+
+def tool_call(row: ToolCallRow) -> executor_service_pb2.ToolCall:
+    """Shows a tool call. A result that does not fit beside large arguments has no content."""
+    shown = executor_service_pb2.ToolCall(
+        tool_call_id=row.tool_call_id,
+        run_id=row.run_id,
+        step=row.step,
+        ordinal=row.ordinal,
+        name=row.name,
+        arguments_json=row.arguments_json or "",
+        state=row.state,  # type: ignore[arg-type]
+        idempotent=row.idempotent,
+        create_time=timestamp(row.create_time),
+        settle_time=timestamp(row.settle_time),
+    )
+    if row.state is not ToolCallState.COMMITTED:
+        return shown
+    if row.result and shown.ByteSize() + len(row.result) + _FRAMING <= SEND_BYTES_MAX:
+        for block in message_pb2.Message.FromString(row.result).content[:1]:
+            shown.result.CopyFrom(block.tool_result)
+    shown.result.tool_call_id = row.tool_call_id
+    shown.result.outcome = row.outcome  # type: ignore[assignment]
+    return shown
 
 
 def control(view: ControlView) -> event_pb2.Control:
@@ -211,6 +294,7 @@ def control(view: ControlView) -> event_pb2.Control:
         phase=view.phase or 0,  # type: ignore[arg-type]
         activation=None if view.activation is None else activation(view.activation),
         cancelling=view.cancelling,
+        pause_requested=view.pause_requested,
         pending_steers=view.pending_steers,
         pending_next_runs=view.pending_next_runs,
         allowed_commands=view.allowed_commands,  # type: ignore[arg-type]
@@ -256,20 +340,23 @@ def activation_control(view: ActivationControl) -> executor_service_pb2.Activati
     return executor_service_pb2.ActivationControl(
         cancel_requested=view.cancel_requested,
         cancel_grace_expire_time=timestamp(view.cancel_grace_expire_time),
+        pause_requested=view.pause_requested,
         lease_expire_time=timestamp(view.lease_expire_time),
         ended=view.ended,
     )
 
 
 def operation_result(
-    operation: Operation, result: OperationResult
+    operation: Operation, result: OperationResult, run: RunFacts
 ) -> executor_service_pb2.OperationResult:
-    """Shows what became of an operation."""
+    """Shows what became of an operation on a run."""
     if isinstance(operation, ReserveModelStep):
         states = executor_service_pb2.ReserveModelStepResult
         state = states.STATE_UNSPECIFIED
         if result.granted:
             state = states.STATE_GRANTED
+        elif result.paused:
+            state = states.STATE_PAUSED
         elif result.run_ended:
             state = states.STATE_RUN_ENDED
         return executor_service_pb2.OperationResult(
@@ -277,11 +364,46 @@ def operation_result(
                 state=state, step=result.step, model_stream_id=result.model_stream_id
             )
         )
+    if isinstance(operation, CommitModelStep):
+        return executor_service_pb2.OperationResult(
+            commit_model_step=executor_service_pb2.CommitModelStepResult(
+                message_number=result.message_number,
+                tool_calls=_batch(operation, result, run),
+            )
+        )
+    if isinstance(operation, ClaimToolCalls):
+        return executor_service_pb2.OperationResult(
+            claim_tool_calls=executor_service_pb2.ClaimToolCallsResult()
+        )
     return executor_service_pb2.OperationResult(
-        commit_model_step=executor_service_pb2.CommitModelStepResult(
-            message_number=result.message_number
+        commit_tool_results=executor_service_pb2.CommitToolResultsResult(
+            batch_closed=result.batch_closed
         )
     )
+
+
+def _batch(
+    operation: CommitModelStep, result: OperationResult, run: RunFacts
+) -> list[executor_service_pb2.ToolCall]:
+    """Shows the calls that a model step asked for, as they stood after the commit."""
+    shown = []
+    # Zipped to the shorter: a step that went beyond a budget opened no batch.
+    for call, use in zip(result.calls, operation.content.tool_uses, strict=False):
+        one = executor_service_pb2.ToolCall(
+            tool_call_id=call.tool_call_id,
+            run_id=run.run_id,
+            step=run.steps_committed,
+            ordinal=call.ordinal,
+            name=call.name,
+            arguments_json=use.arguments_json or "",
+            state=call.state,  # type: ignore[arg-type]
+            idempotent=call.idempotent,
+        )
+        if call.outcome is not None and call.state is ToolCallState.COMMITTED:
+            one.result.tool_call_id = call.tool_call_id
+            one.result.outcome = call.outcome  # type: ignore[assignment]
+        shown.append(one)
+    return shown
 
 
 def agent(view: AgentView) -> session_service_pb2.Agent:

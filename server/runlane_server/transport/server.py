@@ -9,12 +9,14 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from runlane.v1 import (
+    admin_service_pb2,
     executor_service_pb2,
     history_service_pb2,
     server_service_pb2,
     session_service_pb2,
 )
 
+from runlane_server.transport.admin import AdminServicer
 from runlane_server.transport.binding import Door, service_handler
 from runlane_server.transport.executor import ExecutorServicer
 from runlane_server.transport.history import HistoryServicer
@@ -35,6 +37,7 @@ SERVICES = tuple(
         (session_service_pb2, "SessionService"),
         (history_service_pb2, "HistoryService"),
         (executor_service_pb2, "ExecutorService"),
+        (admin_service_pb2, "AdminService"),
         (server_service_pb2, "ServerService"),
     )
 )
@@ -92,6 +95,7 @@ class GrpcServer:
             SessionServicer(app),
             HistoryServicer(app),
             ExecutorServicer(app),
+            AdminServicer(app),
             ServerServicer(app),
         )
         handlers = [

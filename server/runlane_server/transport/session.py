@@ -8,17 +8,14 @@ from runlane_server.core.commands import ReopenSession
 from runlane_server.core.model import Phase
 from runlane_server.transport import requests, responses
 from runlane_server.transport.binding import Call
+from runlane_server.transport.control import ControlCalls
 from runlane_server.transport.paging import Pager, fill, page_limit
-from runlane_server.transport.port import AppPort
 
 _MESSAGE_LIMIT_DEFAULT = 50
 
 
-class SessionServicer:
+class SessionServicer(ControlCalls):
     """Converts, calls one use case, converts back."""
-
-    def __init__(self, app: AppPort) -> None:
-        self._app = app
 
     async def create_session(
         self, request: pb.CreateSessionRequest, call: Call
@@ -126,7 +123,7 @@ class SessionServicer:
         self, request: pb.InterruptRunRequest, call: Call
     ) -> pb.InterruptRunResponse:
         """Asks for a run to be cancelled."""
-        requests.interrupt_target(request)
+        requests.run_target(request)
         wait = call.wait_seconds(requests.wait_micros(request.wait_duration))
         asked = (request.session_id, request.run_id, request.reason)
         caller = call.caller(request.request_id, *asked)

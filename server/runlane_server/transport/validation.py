@@ -40,6 +40,7 @@ def _contents(request: Message) -> Iterable[Any]:
     elif isinstance(request, executor_service_pb2.CommitRequest):
         for operation in request.operations:
             yield operation.commit_model_step.content
+            yield operation.commit_tool_results.results
     elif isinstance(request, history_service_pb2.ForkSessionRequest):
         yield request.input.content
 

@@ -9,6 +9,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from runlane_server.core.errors import invalid
 
+SEND_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024
+"""The largest answer that is sent: no client needs an option to take it."""
+
 _MILLION = 1_000_000
 _FIRST_SECOND = -62_135_596_800  # 0001-01-01, the first that a Timestamp can name
 _LAST_SECOND = 253_402_300_799  # 9999-12-31
@@ -48,10 +51,10 @@ def duration_micros(value: Duration, field: str) -> int:
     return seconds * _MILLION + nanos // 1000
 
 
-def check_json(text: str, field: str, *, is_object: bool = False) -> None:
-    """Refuses what is not JSON, or no JSON object where one is asked for.
+def check_json(text: str, field: str, *, is_object: bool = False) -> Any:
+    """Returns the value of JSON text; refuses what is none, or no object where one is asked for.
 
-    Also what some reader of it could not hold: lone surrogates, U+0000, numbers beyond a
+    Refused is also what some reader of it could not hold: lone surrogates, U+0000, numbers beyond a
     double, nesting that exhausts a stack.
     """
     try:
@@ -64,6 +67,7 @@ def check_json(text: str, field: str, *, is_object: bool = False) -> None:
         raise invalid(field, "must be a JSON object")
     if "\\u0000" in text and _NUL_ESCAPE.search(text):
         raise invalid(field, "must not contain U+0000")
+    return value
 
 
 def varint(value: int) -> bytes:

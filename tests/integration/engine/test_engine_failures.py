@@ -9,7 +9,7 @@ from runlane_server.app.upkeep import Upkeep
 from runlane_server.app.views import ForkRequest
 from runlane_server.core.commands import Submit
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Mode, SessionKey
+from runlane_server.core.model import Mode, RunOptions, SessionKey
 from runlane_server.runtime.timers import Alarm
 from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
 from support.gate import Gate, until, yielded
@@ -18,12 +18,14 @@ from support.steps import (
     COMPLETED,
     LEASE,
     answer,
+    beat,
     commit,
     create,
     fence_of,
     first,
     interrupt,
     lease,
+    put,
     reserve,
     steer,
     text,
@@ -32,6 +34,7 @@ from support.world import World
 
 FULL = sqlite3.OperationalError("database or disk is full")
 BAD = sqlite3.IntegrityError("a constraint")
+_LOST = put("first", Mode.START, options=RunOptions(max_recoveries=0))
 
 
 def _submit(world: World, session_id: str, words: str, mode: Mode = Mode.QUEUE, request_id: str = ""):  # fmt: skip
@@ -187,20 +190,20 @@ async def test_what_stands_on_a_bad_row_is_decided_again(world: World):
 
 @pytest.mark.asyncio
 async def test_a_heartbeat_on_a_write_that_fails_is_not_told_that_its_fence_is_lost(world: World):
-    await world.do("ses_1", create, first, lease())
+    await world.do("ses_1", create, first, lease(), beat)
     fence = fence_of(await world.state("ses_1"))
     gate = Gate(world)
     gate.shut()
     lost = asyncio.ensure_future(_submit(world, "ses_1", "lost", Mode.STEER))
     await gate.entered()
     world.clock.advance(LEASE // 2)
-    beat = asyncio.ensure_future(world.app.heartbeat(world.caller("Heartbeat"), fence, LEASE))
+    renewal = asyncio.ensure_future(world.app.heartbeat(world.caller("Heartbeat"), fence, LEASE))
     await yielded()
     world.faults("commit", FULL)
     gate.open()
     with pytest.raises(StoreUnavailable):
         await lost
-    control = await beat
+    control = await renewal
     assert control.lease_expire_time == world.clock.now() + LEASE
     world.clock.advance(LEASE - 1)
     await world.settle("ses_1")
@@ -279,7 +282,7 @@ async def test_a_context_holds_no_message_that_is_not_on_disk(world: World):
 
 @pytest.mark.asyncio
 async def test_an_alarm_whose_write_fails_fires_again(world: World):
-    await world.do("ses_1", create, first, lease())
+    await world.do("ses_1", create, _LOST, lease(), beat)
     activation_id = (await world.state("ses_1")).run.activation.activation_id
     world.clock.advance(LEASE)
     upkeep, alarm = Upkeep(world.services), Alarm(KEY, None, activation_id)
@@ -294,7 +297,7 @@ async def test_an_alarm_whose_write_fails_fires_again(world: World):
 @pytest.mark.asyncio
 async def test_an_alarm_is_not_held_up_by_other_sessions(world: World):
     """It waits for its own write, not for a queue that is never empty."""
-    await world.do("ses_1", create, first, lease())
+    await world.do("ses_1", create, _LOST, lease(), beat)
     await world.do("ses_2", create, first)
     activation_id = (await world.state("ses_1")).run.activation.activation_id
     world.clock.advance(LEASE)

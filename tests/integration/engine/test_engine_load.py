@@ -8,7 +8,7 @@ from runlane_server.app.upkeep import Upkeep
 from runlane_server.app.views import ForkRequest
 from runlane_server.core.commands import ReopenSession, Submit
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Mode, Rules, RunOptions, SessionKey, TimerKind
+from runlane_server.core.model import Mode, Rules, RunLimits, RunOptions, SessionKey, TimerKind
 from runlane_server.runtime.timers import Alarm
 from support.gate import yielded
 from support.lane import KEY
@@ -17,6 +17,7 @@ from support.steps import (
     GRACE,
     LEASE,
     answer,
+    beat,
     commit,
     create,
     delete_force,
@@ -30,6 +31,8 @@ from support.steps import (
     text,
 )
 from support.world import World
+
+_LOST = put("first", Mode.START, options=RunOptions(max_recoveries=0))
 
 
 def _submit(world: World, session_id: str, words: str, mode: Mode = Mode.QUEUE, **how):
@@ -257,7 +260,7 @@ async def test_five_hundred_callers_cancelled_at_random(world: World):
 async def test_leases_after_a_restart(path):
     async with World(path) as world:
         for name, executor in (("ses_1", "x1"), ("ses_2", "embedded-1"), ("ses_3", "x1")):
-            await world.do(name, create, first, lease(executor))
+            await world.do(name, create, _LOST, lease(executor), beat)
         await world.do("ses_4", create, first)
         fence = fence_of(await world.state("ses_1"))
         world.clock.advance(2 * LEASE)  # nobody was there to take a heartbeat
@@ -296,7 +299,7 @@ async def test_a_grace_holds_over_a_restart_and_with_nobody_there(path):
 
 @pytest.mark.asyncio
 async def test_a_heartbeat_moves_the_alarm_and_never_the_outcome(world: World):
-    await world.do("ses_1", create, first, lease())
+    await world.do("ses_1", create, _LOST, lease(), beat)
     state = await world.state("ses_1")
     fence = fence_of(state)
     upkeep, alarm = Upkeep(world.services), Alarm(KEY, None, fence.activation_id)
@@ -329,7 +332,9 @@ async def test_options_and_texts_of_what_waited_reach_the_run_whole(file_world: 
     from runlane.v1 import run_pb2
 
     world = file_world
-    wanted = RunOptions("other", "m-2", 3, 7, '{"a":1}')
+    wanted = RunOptions(
+        "other", "m-2", RunLimits(3), cancel_grace=7, request_options_json='{"a":1}'
+    )
     await world.do("ses_1", create, first, lease(), steer("s1"), put("f1", Mode.QUEUE, options=wanted))  # fmt: skip
     await world.restart()
     await world.do("ses_1", reserve, commit(answer(), outcome=COMPLETED), interrupt(), commit(outcome=COMPLETED))  # fmt: skip

@@ -17,6 +17,7 @@ from runlane_server.core.model import (
     Mode,
     OnMiss,
     Rules,
+    RunLimits,
     RunOptions,
     SessionRecord,
     SubmissionState,
@@ -82,7 +83,9 @@ async def _race(world: World, number: int) -> list[str]:
     record = SessionRecord(default_agent=agent)
     await world.app.create_session(world.caller("CreateSession"), name, CreateSession(record))
     steps = chance.choice([1, 1, 3])
-    command = Submit(text("go"), Mode.START, options=RunOptions(max_model_steps=steps))
+    command = Submit(
+        text("go"), Mode.START, options=RunOptions(limits=RunLimits(max_model_steps=steps))
+    )
     await world.app.submit(world.caller("Submit", "go", "go"), name, command)
     fence = await _leased(world, agent)
     await _commit(world, fence, ReserveModelStep())

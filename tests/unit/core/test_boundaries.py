@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 from runlane_server.core.commands import Finish, FinishKind
-from runlane_server.core.model import Author, Failure, Mode, Role, RunFailure, RunOptions, Usage
+from runlane_server.core.model import (
+    Author,
+    Failure,
+    Mode,
+    Role,
+    RunFailure,
+    RunLimits,
+    RunOptions,
+    Usage,
+)
 from runlane_server.core.rows import LeasePut, RunEnded
 from support.lane import Lane
 from support.steps import (
@@ -25,9 +34,10 @@ from support.steps import (
 )
 
 
-def _started(**options) -> Lane:
+def _started(**limits) -> Lane:
     lane = Lane()
-    lane.do(create, put("first", Mode.START, options=RunOptions(**options)), lease())
+    options = RunOptions(limits=RunLimits(**limits))
+    lane.do(create, put("first", Mode.START, options=options), lease())
     return lane
 
 
@@ -132,7 +142,11 @@ def test_the_budget_is_of_the_run_and_nothing_resets_it():
     lane.do(commit(outcome=RELEASE), lease("x2"), reserve, commit(answer()))
     assert (lane.state.run.steps_reserved, lane.state.run.steps_committed) == (2, 2)
     assert lane.do(commit(outcome=COMPLETED)).outcome_applied
-    lane.do(put("next", Mode.START, options=RunOptions(max_model_steps=1)), lease(), reserve)
+    lane.do(
+        put("next", Mode.START, options=RunOptions(limits=RunLimits(max_model_steps=1))),
+        lease(),
+        reserve,
+    )
     assert lane.state.run.steps_reserved == 1
 
 

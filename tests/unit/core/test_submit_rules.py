@@ -5,8 +5,19 @@ import itertools
 import pytest
 from runlane_server.core.commands import CreateSession, Submit
 from runlane_server.core.errors import Reason
-from runlane_server.core.machine import resolve_options
-from runlane_server.core.model import Mode, OnMiss, Rank, Route, Rules, RunOptions, SessionRecord
+from runlane_server.core.inputs import resolve_options
+from runlane_server.core.model import (
+    Mode,
+    OnMiss,
+    Rank,
+    Recovery,
+    Route,
+    Rules,
+    RunLimits,
+    RunOptions,
+    SessionRecord,
+    ToolErrorPolicy,
+)
 from runlane_server.core.rows import SubmissionInserted
 from support.lane import Lane
 from support.steps import (
@@ -106,26 +117,42 @@ def test_the_agent_is_the_first_that_is_named(asked, session, rules, fallback, a
 
 def test_options_are_resolved_when_the_input_is_accepted():
     rules = Rules(max_model_steps=7, agent_model_steps={"slow": 3}, cancel_grace=5)
-    assert resolve_options(None, "main", rules) == RunOptions("main", "", 7, 5, "")
-    assert resolve_options(RunOptions("slow"), "", rules).max_model_steps == 3
-    asked = RunOptions("slow", "m", 2, 0, "{}")
+    assert resolve_options(None, "main", rules) == RunOptions(
+        "main", limits=RunLimits(max_model_steps=7), max_recoveries=3, cancel_grace=5
+    )
+    assert resolve_options(RunOptions("slow"), "", rules).limits.max_model_steps == 3
+    asked = RunOptions(
+        "slow",
+        "m",
+        RunLimits(2, 3, 4, 5, 6, 7, 8),
+        ("a",),
+        9,
+        ToolErrorPolicy.STOP,
+        Recovery.MANUAL,
+        max_recoveries=0,
+        cancel_grace=0,
+        request_options_json="{}",
+    )
     assert resolve_options(asked, "main", rules) == asked
     lane = Lane(rules)
     lane.do(create, first, put("f1", Mode.QUEUE))
     lane.with_rules(max_model_steps=99)
     lane.do(interrupt())
-    assert lane.state.run.max_model_steps == 7
+    assert lane.state.run.limits.max_model_steps == 7
 
 
 def test_a_steer_keeps_the_options_for_the_run_that_it_may_become():
     lane = Lane()
     lane.do(create, first, lease())
-    wanted = RunOptions("other", "m-2", 4, 9, '{"a":1}')
+    wanted = RunOptions(
+        "other", "m-2", RunLimits(4), recovery=Recovery.MANUAL, max_recoveries=1, cancel_grace=9
+    )
     lane.do(put("m1", Mode.AUTO, on_miss=OnMiss.FOLLOW_UP, options=wanted))
     lane.do(put("m2", Mode.STEER, on_miss=OnMiss.FOLLOW_UP))
     lane.do(commit(outcome=FAILED))
     run = lane.state.run
-    assert (run.agent, run.max_model_steps, run.cancel_grace) == ("other", 4, 9)
+    assert (run.agent, run.limits.max_model_steps, run.cancel_grace) == ("other", 4, 9)
+    assert (run.recovery, run.max_recoveries) == (Recovery.MANUAL, 1)
     lane.do(interrupt())
     assert lane.state.run.agent == AGENT
 

@@ -108,6 +108,8 @@ def test_the_keys_of_agents_are_all_told():
     scripted = set(module.ScriptedModelConfig.model_fields)
     assert {key for key, row in rows.items() if row[1] in {"openai", "both"}} == openai
     assert {key for key, row in rows.items() if row[1] in {"scripted", "both"}} == scripted
+    servers = {plain(row[0]) for row in rows_after("| key of `[[agent.mcp]]` |")}
+    assert servers == set(module.McpConfig.model_fields)
 
 
 def test_the_limits_of_the_server_are_told_as_settings():

@@ -1,5 +1,6 @@
 import asyncio
 import sys
+from dataclasses import replace
 
 import pytest
 from runlane import (
@@ -11,6 +12,8 @@ from runlane import (
     ModelResponse,
     StreamingModel,
     TextBlock,
+    ToolOutcome,
+    ToolResultBlock,
     Usage,
 )
 from runlane_server.executors import EMBEDDED_PREFIX, EmbeddedExecutor
@@ -174,3 +177,56 @@ def test_the_embedded_executor_checks_its_models_at_once(monkeypatch):
     monkeypatch.delenv("SOME_KEY", raising=False)
     with pytest.raises(SettingsError, match="SOME_KEY"):
         EmbeddedExecutor("unix:x", [AgentConfig(name="a", model=OPENAI)], f"{EMBEDDED_PREFIX}1")
+
+
+def after(run_id: str, *contents) -> ModelRequest:
+    """Makes the request after some messages: texts of the user, and results of tools."""
+    made = request(*[""] * (2 * len(contents) - 1))
+    messages = [
+        message.model_copy(
+            update={
+                "role": MessageRole.USER if isinstance(content, str) else MessageRole.TOOL,
+                "content": (TextBlock(text=content) if isinstance(content, str) else content,),
+            }
+        )
+        for message, content in zip(made.messages, contents, strict=False)
+    ]
+    return replace(made, messages=tuple(messages), run_id=run_id, step=len(contents))
+
+
+def result(text: str) -> ToolResultBlock:
+    return ToolResultBlock(
+        tool_call_id="c", outcome=ToolOutcome.OK, content=(TextBlock(text=text),)
+    )
+
+
+async def answer_of(model: ScriptedModel, asked: ModelRequest) -> ModelResponse:
+    return [item async for item in model.stream(asked)][-1]
+
+
+@pytest.mark.asyncio
+async def test_a_script_asks_for_tools_and_says_what_came_of_them():
+    look = {"tool": "look", "arguments": {"for": "{input}", "deep": ["{input}", 1]}}
+    script = [
+        ScriptEntry.model_validate(entry)
+        for entry in (
+            {"match": "cat", "answer": look, "then": "{input}: {result}"},
+            {"answer": [look, {"tool": "rest"}]},
+            {"answer": "so {result}"},
+        )
+    ]
+    model = ScriptedModel(script)
+    asked = await answer_of(model, after("r1", "a cat"))
+    (call,) = asked.tool_calls
+    assert (call.name, call.tool_call_id) == ("look", "call_1_1")
+    assert call.arguments == {"for": "a cat", "deep": ["a cat", 1]}
+    assert (asked.text, asked.finish_reason) == ("", "tool_calls")
+    said = await answer_of(model, after("r1", "a cat", result("grey")))
+    assert (said.text, said.tool_calls) == ("a cat: grey", ())
+    # A process that has not asked itself says the same.
+    other = await answer_of(ScriptedModel(script), after("r1", "a cat", result("grey")))
+    assert other.text == "a cat: grey"
+    several = await answer_of(model, after("r2", "dog"))
+    assert [one.tool_call_id for one in several.tool_calls] == ["call_1_1", "call_1_2"]
+    both = await answer_of(model, after("r2", "dog", result("x"), result("y")))
+    assert both.text == "so x\ny"

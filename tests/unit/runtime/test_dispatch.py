@@ -11,14 +11,19 @@ from runlane_server.core.rows import (
     LeasePut,
 )
 from runlane_server.runtime.dispatch import Dispatch, Waiting
+from runlane_server.store.base import QueuedActivation
 from support.gate import yielded
 from support.steps import LEASE
 
 KEY = SessionKey("default", "ses_1")
 
 
-def _queue(dispatch: Dispatch, activation_id: str, agent: str, time: int) -> None:
-    dispatch.committed(KEY, [ActivationQueued(activation_id, f"run_{activation_id}", agent, time)])
+def _queue(
+    dispatch: Dispatch, activation_id: str, agent: str, time: int, not_before: int = 0
+) -> None:
+    dispatch.committed(
+        KEY, [ActivationQueued(activation_id, f"run_{activation_id}", agent, time, not_before)]
+    )
 
 
 def test_the_one_that_waited_longest_goes_first_over_all_agents():
@@ -50,7 +55,7 @@ def test_counts_follow_the_rows():
     dispatch = Dispatch()
     _queue(dispatch, "a1", "a", 1)
     assert dispatch.agents("default") == [("a", 0, 1, 0)]
-    put = LeasePut("a1", "run_1", 1, "a", "x1", LEASE, 5)
+    put = LeasePut("a1", "run_1", 1, "a", "x1", LEASE, 5, confirmed=False)
     dispatch.committed(KEY, [ActivationDequeued("a1"), put])
     dispatch.committed(KEY, [put])  # renewed
     assert dispatch.agents("default") == [("a", 0, 0, 1)]
@@ -98,3 +103,45 @@ async def test_one_that_takes_another_than_it_was_woken_for_wakes_who_waits_for_
     async with asyncio.timeout(1):
         await second
     assert dispatch.take("default", ["b"]).activation_id == "b1"
+
+
+def test_what_is_in_back_off_is_given_when_its_alarm_rings():
+    dispatch = Dispatch()
+    _queue(dispatch, "a1", "a", 1, not_before=5)
+    _queue(dispatch, "a2", "a", 2)
+    assert dispatch.take("default", ["a"]).activation_id == "a2"
+    assert dispatch.take("default", ["a"]) is None
+    dispatch.backed_off("a1")
+    assert dispatch.take("default", ["a"]).activation_id == "a1"
+    dispatch.backed_off("a1")
+    assert dispatch.take("default", ["a"]) is None
+
+
+def test_a_back_off_that_was_ended_by_hand_rings_for_nothing():
+    dispatch = Dispatch()
+    _queue(dispatch, "a1", "a", 1, not_before=5)
+    dispatch.committed(KEY, [ActivationDequeued("a1")])
+    dispatch.backed_off("a1")
+    assert dispatch.take("default", ["a"]) is None
+    _queue(dispatch, "a2", "a", 1, not_before=5)
+    dispatch.committed(KEY, [ActivationDequeued("a2")])
+    _queue(dispatch, "a2", "a", 1)
+    assert dispatch.take("default", ["a"]).activation_id == "a2"
+
+
+def test_what_the_store_holds_in_back_off_waits_for_its_alarm():
+    dispatch = Dispatch()
+    dispatch.load([QueuedActivation(KEY, "a1", "a", 1, 5), QueuedActivation(KEY, "a2", "a", 2)], [])
+    assert dispatch.take("default", ["a"]).activation_id == "a2"
+    assert dispatch.take("default", ["a"]) is None
+
+
+@pytest.mark.asyncio
+async def test_the_end_of_a_back_off_wakes_who_waits():
+    dispatch = Dispatch()
+    poller = _waiting(dispatch, "a")
+    _queue(dispatch, "a1", "a", 1, not_before=5)
+    await yielded()
+    assert not poller.done()
+    dispatch.backed_off("a1")
+    await poller

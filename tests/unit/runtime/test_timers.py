@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from runlane_server.app.waiting import wait_for_end
 from runlane_server.core.model import TimerKind
-from runlane_server.core.rows import LeaseDropped, LeasePut, TimerSet
+from runlane_server.core.rows import ActivationQueued, LeaseDropped, LeasePut, TimerSet
 from runlane_server.runtime.timers import Timers
-from runlane_server.store.base import LiveLease, StoredTimer
+from runlane_server.store.base import LiveLease, QueuedActivation, StoredTimer
 from support.gate import until, yielded
 from support.lane import KEY
 from support.steps import LEASE, SECOND, create, first
@@ -37,7 +37,7 @@ class Fires:
 
 
 def _lease(expire_time: int) -> LeasePut:
-    return LeasePut("act_1", "run_1", 1, "main", "x1", LEASE, expire_time)
+    return LeasePut("act_1", "run_1", 1, "main", "x1", LEASE, expire_time, confirmed=True)
 
 
 @pytest.mark.asyncio
@@ -47,6 +47,7 @@ async def test_alarms_fire_when_they_are_due_and_not_before():
     it.timers.load(
         [StoredTimer(KEY, TimerKind.GRACE, now - 1)],
         [LiveLease(KEY, "act_0", "main", "x1", now + SECOND)],
+        [],
     )
     it.timers.start()
     assert await it.look() == [(TimerKind.GRACE, "")]
@@ -88,6 +89,23 @@ async def test_a_heartbeat_that_ends_its_lease_sooner_moves_the_alarm():
     assert await it.look() == [(None, "act_1")]
     it.clock.advance(60 * SECOND)
     assert await it.look() == []  # the later alarm is an old one
+    await it.timers.close()
+
+
+@pytest.mark.asyncio
+async def test_a_back_off_rings_once_at_its_end_also_one_from_the_store():
+    it = Fires()
+    now = it.clock.now()
+    it.timers.load([], [], [QueuedActivation(KEY, "act_0", "main", now, now + SECOND), QueuedActivation(KEY, "act_2", "main", now)])  # fmt: skip
+    it.timers.start()
+    it.timers.committed(KEY, [ActivationQueued("act_1", "run_1", "main", now, now + 2 * SECOND)])
+    assert await it.look() == []
+    it.clock.advance(SECOND)
+    assert await it.look() == [(None, "act_0")]
+    it.clock.advance(SECOND)
+    assert await it.look() == [(None, "act_1")]
+    it.clock.advance(60 * SECOND)
+    assert await it.look() == []
     await it.timers.close()
 
 

@@ -225,3 +225,49 @@ def test_settings_are_frozen():
 def test_everything_public_has_a_default():
     required = [name for name, field in module.Settings.model_fields.items() if field.is_required()]
     assert required == []
+
+
+TOOLS = """
+[[agent]]
+name = "a"
+ask_question = true
+[agent.model]
+kind = "scripted"
+script = [{answer = {tool = "t", arguments = {x = 1}}, then = "done"}]
+[[agent.mcp]]
+command = ["server", "--stdio"]
+idempotent = ["t"]
+[[agent.mcp]]
+url = "https://example.org/mcp"
+token_env = "A_TOKEN"
+policy = "ask"
+[agent.policies]
+t = "deny"
+"""
+
+
+def test_tools_of_an_agent(tmp_path):
+    settings = load(write(tmp_path / "r.toml", TOOLS))
+    (agent,) = settings.agent
+    assert agent.ask_question
+    assert agent.policies == {"t": "deny"}
+    assert agent.model.script[0].answer.arguments == {"x": 1}
+    first, second = agent.mcp
+    assert (first.command, first.idempotent) == (("server", "--stdio"), ("t",))
+    assert (second.url, second.policy) == ("https://example.org/mcp", "ask")
+    settings.check({"A_TOKEN": "secret"})
+    with pytest.raises(SettingsError, match="A_TOKEN"):
+        settings.check({})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('t = "deny"', 't = "maybe"', "agent.0.policies.t"),
+        ('policy = "ask"', 'command = ["x"]', "either a command or a url"),
+        ("https://", "ftp://", "no http:// or https:// address"),
+        ('idempotent = ["t"]', "retries = 1", "no such key"),
+    ],
+)
+def test_wrong_tools_of_an_agent(tmp_path, old, new, told):
+    assert told in refusal(write(tmp_path / "r.toml", TOOLS.replace(old, new)))

@@ -23,7 +23,13 @@ from runlane_server.core.commands import (
     CommitAnswer,
     DrainAnswer,
     ForkAnswer,
+    InteractionAnswered,
+    InteractionFacts,
     OperationResult,
+    PauseAnswer,
+    PauseReceipt,
+    RestoreAnswer,
+    RestoreOutcome,
     RunAnswer,
     RunFacts,
     SessionAnswer,
@@ -34,26 +40,33 @@ from runlane_server.core.commands import (
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.model import (
     Activation,
+    ActivationKind,
     Author,
     Command,
     Content,
     Fence,
+    InteractionState,
     Mode,
     Phase,
     Position,
+    PromptKind,
     Role,
     Route,
+    RunLimits,
     RunOptions,
     SessionRecord,
     SessionStatus,
     StopReason,
     SubmissionState,
+    ToolCall,
+    ToolCallState,
+    ToolOutcome,
     Usage,
 )
 from runlane_server.core.rows import Event, EventType, MessageAppended
-from runlane_server.store.base import MessageRow
+from runlane_server.store.base import InteractionRow, MessageRow, ToolCallRow
 from runlane_server.transport.codec import ProtoCodec
-from runlane_server.transport.content import input_content
+from runlane_server.transport.content import input_content, text_result
 from runlane_server.transport.server import GrpcServer, GrpcSettings
 
 CODEC = ProtoCodec()
@@ -85,20 +98,49 @@ def run_facts(run_id: str = "run_1", phase: Phase = Phase.ACTIVE) -> RunFacts:
     done = phase is Phase.TERMINAL
     return RunFacts(
         run_id, "s", "sub_1", "agent", phase, 1, Position.BEFORE_MODEL, NOW, Usage(1, 2, 3, 4, 5), 2, 1,
-        activation=None if done else Activation("act_1", 1),
+        activation=None if done else Activation("act_1", 1, ActivationKind.CONTINUE),
         stop_reason=StopReason.COMPLETED if done else None,
         message_cutoff=7 if done else 0,
         end_time=NOW + 1 if done else 0,
+        tool_calls=6,
     )  # fmt: skip
 
 
 def run_view(run_id: str = "run_1", phase: Phase = Phase.ACTIVE, preview: str = "hello") -> RunView:
-    options = CODEC.options(RunOptions("agent", "m", 20, 30_000_000, "{}"))
+    options = CODEC.options(RunOptions("agent", "m", RunLimits(20), cancel_grace=30_000_000))
     return RunView(run_facts(run_id, phase), options, preview, digest=b"\x01\x02")
 
 
 def submission_facts() -> SubmissionFacts:
     return SubmissionFacts("sub_1", "s", "run_1", Mode.START, Route.RUN, SubmissionState.DELIVERED, NOW, NOW, 1)  # fmt: skip
+
+
+def tool_call_row(ordinal: int = 1, state=ToolCallState.COMMITTED, **fields) -> ToolCallRow:
+    name = f"call_{ordinal}"
+    given = {
+        "arguments_json": '{"a":1}',
+        "outcome": ToolOutcome.OK if state is ToolCallState.COMMITTED else 0,
+        "result": text_result(name, ToolOutcome.OK, "done").data,
+        **fields,
+    }
+    return ToolCallRow(
+        name, "run_1", 1, ordinal, "tool", state=state, idempotent=True, create_time=NOW, settle_time=NOW + 1, **given
+    )  # fmt: skip
+
+
+def interaction_row(prompt=None, **fields) -> InteractionRow:
+    from runlane.v1 import interaction_pb2
+
+    given = prompt or interaction_pb2.Prompt(
+        question=interaction_pb2.QuestionPrompt(text="why?", tool_call_id="call_1")
+    )
+    kind = PromptKind[given.WhichOneof("kind").upper()]
+    row = InteractionRow(
+        "int_1", "run_1", "s", 1, InteractionState.OPEN, kind, given.SerializeToString(), b"", b"", 0, NOW + 9, NOW, 0
+    )  # fmt: skip
+    for name, value in fields.items():
+        setattr(row, name, value)
+    return row
 
 
 class FakeApp:
@@ -112,6 +154,26 @@ class FakeApp:
         self.closed = asyncio.Event()
         self.hold = None
         self.messages = [message_row(1), message_row(2)]
+        self.interaction = interaction_row()
+        self.run = run_view(phase=Phase.TERMINAL)
+        self.calls = ([tool_call_row(1), tool_call_row(2, ToolCallState.PREPARED)], (1, 2))
+        self.leased = LeasedView(
+            FENCE,
+            run_view(),
+            2,
+            self.calls[0],
+            [interaction_row(state=InteractionState.ANSWERED)],
+            self.messages,
+            ActivationControl(lease_expire_time=NOW, pause_requested=True),
+        )
+        self.result = OperationResult(
+            granted=True,
+            step=3,
+            model_stream_id="ms",
+            message_number=5,
+            calls=[ToolCall("call_1", "tool", 1)],
+            batch_closed=True,
+        )
         self.sessions = Page([session_view()], (5, "x"))
         self.events = ([(event_bytes(1), None), (event_bytes(2), message_row(1).data)], 2)
 
@@ -156,6 +218,48 @@ class FakeApp:
         now = run_facts(phase=Phase.TERMINAL)
         return Result(RunAnswer(9, run_facts()), replayed=False), now
 
+    async def pause_run(self, *args):
+        await self._ask("pause_run", *args)
+        return Result(PauseAnswer(9, PauseReceipt.REQUESTED, run_facts()), replayed=False)
+
+    async def unpause_run(self, *args):
+        await self._ask("unpause_run", *args)
+        return Result(PauseAnswer(9, PauseReceipt.RESUMED, run_facts()), replayed=True)
+
+    async def find_interaction(self, *args):
+        await self._ask("find_interaction", *args)
+        return self.interaction
+
+    async def find_external(self, *args):
+        await self._ask("find_external", *args)
+        return self.interaction
+
+    async def answer_interaction(self, *args):
+        await self._ask("answer_interaction", *args)
+        facts = InteractionFacts("int_1", "run_1", "s", 1, InteractionState.ANSWERED, NOW)
+        return Result(InteractionAnswered(9, facts, run_facts()), replayed=True)
+
+    async def restore_run(self, *args):
+        await self._ask("restore_run", *args)
+        answer = RestoreAnswer(9, RestoreOutcome.RECOVERY_QUEUED, run_facts())
+        return Result(answer, replayed=False)
+
+    async def settle_run(self, *args):
+        await self._ask("settle_run", *args)
+        return Result(RunAnswer(9, run_facts(phase=Phase.TERMINAL)), replayed=True)
+
+    async def list_stalled_runs(self, *args):
+        await self._ask("list_stalled_runs", *args)
+        return Page([run_view()], (5, "x"))
+
+    async def list_tool_calls(self, *args):
+        await self._ask("list_tool_calls", *args)
+        return self.calls
+
+    async def list_interactions(self, *args):
+        await self._ask("list_interactions", *args)
+        return Page([self.interaction], (5, "x"))
+
     async def fork(self, *args):
         await self._ask("fork", *args)
         view = session_view("f")
@@ -164,10 +268,7 @@ class FakeApp:
 
     async def poll(self, *args):
         await self._ask("poll", *args)
-        leased = LeasedView(
-            FENCE, run_view(), 2, self.messages, ActivationControl(lease_expire_time=NOW)
-        )
-        return PollView(leased, sequence=4)
+        return PollView(self.leased, sequence=4)
 
     async def drain_executor(self, *args):
         await self._ask("drain_executor", *args)
@@ -179,14 +280,11 @@ class FakeApp:
 
     async def commit(self, caller, command):
         await self._ask("commit", caller, command)
-        results = [
-            OperationResult(granted=True, step=3, model_stream_id="ms", message_number=5)
-            for _ in command.operations
-        ]
+        results = [self.result for _ in command.operations]
         answer = CommitAnswer(9, run_facts(), results, True, [1], NOW)
         return CommitView(
-            answer, self.messages, ActivationControl(), fence_lost=False, replayed=False
-        )
+            answer, self.messages, ActivationControl(), fence_lost=False, replayed=False, external_token="t"
+        )  # fmt: skip
 
     async def watch_activation(self, *args):
         await self._ask("watch_activation", *args)
@@ -212,7 +310,7 @@ class FakeApp:
 
     async def get_run(self, *args):
         await self._ask("get_run", *args)
-        return run_view(phase=Phase.TERMINAL)
+        return self.run
 
     async def list_runs(self, *args):
         await self._ask("list_runs", *args)
@@ -242,8 +340,8 @@ class FakeApp:
         await self._ask("live_state", *args)
         pending = [SubmissionView(submission_facts(), "req", b"", truncated=True)]
         return LiveView(
-            session_view(), run_view(), pending, self.messages, [Command.START], True, 9
-        )
+            session_view(), run_view(), pending, self.messages, [Command.START], True, 9, [self.interaction]
+        )  # fmt: skip
 
     async def list_events(self, *args):
         await self._ask("list_events", *args)

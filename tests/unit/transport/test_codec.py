@@ -4,6 +4,7 @@ from runlane.v1 import (
     event_pb2,
     executor_service_pb2,
     history_service_pb2,
+    interaction_pb2,
     message_pb2,
     run_pb2,
     session_pb2,
@@ -11,8 +12,10 @@ from runlane.v1 import (
     submission_pb2,
 )
 from runlane_server.app.views import ControlView
-from runlane_server.core import model
-from runlane_server.core.rows import Event, EventType, MessageAppended
+from runlane_server.core import commands, model
+from runlane_server.core.rows import Closer, Event, EventType, MessageAppended
+from runlane_server.transport.content import text_result
+from runlane_server.transport.requests import options
 from runlane_server.transport.values import sequence_of, varint
 
 BODIES = {
@@ -28,8 +31,14 @@ BODIES = {
     EventType.SUBMISSION_FAILED: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER, "reason": model.SubmissionFailure.SESSION_CLOSED},
     EventType.SUBMISSION_WITHDRAWN: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER},
     EventType.RUN_CREATED: {"submission_id": "s", "agent": "a"},
+    EventType.RUN_WAITING: {"interaction_id": "i"},
     EventType.RUN_CANCELLATION_REQUESTED: {"replaced": True},
-    EventType.RUN_TERMINAL: {"stop_reason": model.StopReason.FAILED, "failure_reason": model.RunFailure.EXECUTOR_ERROR, "output_message_number": 2, "message_cutoff": 3},
+    EventType.RUN_PAUSE_REQUESTED: {},
+    EventType.RUN_PAUSED: {},
+    EventType.RUN_UNPAUSED: {},
+    EventType.RUN_RECOVERING: {"recoveries": 2, "not_before_time": NOW + 1},
+    EventType.RUN_STALLED: {},
+    EventType.RUN_TERMINAL: {"stop_reason": model.StopReason.OUTCOME_UNKNOWN, "cause": model.StopReason.FAILED, "failure_reason": model.RunFailure.EXECUTOR_ERROR, "output_message_number": 2, "message_cutoff": 3},
     EventType.ACTIVATION_QUEUED: {"kind": 1, "agent": "a"},
     EventType.ACTIVATION_LEASED: {"executor_id": "e"},
     EventType.ACTIVATION_ENDED: {"reason": model.EndReason.RELEASED},
@@ -37,6 +46,14 @@ BODIES = {
     EventType.MESSAGE_APPENDED: {"number": 1, "role": model.Role.USER, "author": model.Author.STEER, "step": 1, "submission_id": "s", "model_stream_id": "m"},
     EventType.MODEL_STEP_RESERVED: {"step": 1, "model_stream_id": "m"},
     EventType.MODEL_STEP_COMMITTED: {"step": 1, "model_stream_id": "m", "usage": model.Usage(1, 2, 3, 4, 5), "model": "gpt", "finish_reason": "stop"},
+    EventType.TOOL_CALL_PREPARED: {"tool_call_id": "c", "name": "n", "ordinal": 1},
+    EventType.TOOL_CALL_CLAIMED: {"tool_call_id": "c", "idempotent": True},
+    EventType.TOOL_CALL_COMMITTED: {"tool_call_id": "c", "outcome": model.ToolOutcome.REJECTED},
+    EventType.TOOL_CALL_OUTCOME_UNKNOWN: {"tool_call_id": "c"},
+    EventType.TOOL_CALL_CANCELLED: {"tool_call_id": "c"},
+    EventType.INTERACTION_OPENED: {"interaction_id": "i", "version": 1, "expire_time": NOW + 1},
+    EventType.INTERACTION_ANSWERED: {"interaction_id": "i", "version": 1},
+    EventType.INTERACTION_CLOSED: {"interaction_id": "i", "reason": model.InteractionClose.EXPIRED},
 }  # fmt: skip
 
 
@@ -64,8 +81,21 @@ def test_an_event_round_trips(kind):
     for field, value in body.items():
         if field == "usage":
             value = run_pb2.Usage(input_tokens=1, output_tokens=2, cached_input_tokens=3, reasoning_tokens=4, cost_usd_micros=5)  # fmt: skip  # noqa: PLW2901
-        assert getattr(shown, field) == value
+        if field.endswith("_time"):
+            assert getattr(shown, field).ToMicroseconds() == value
+        else:
+            assert getattr(shown, field) == value
     assert sequence_of(data) == 300
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [(EventType.INTERACTION_OPENED, "expire_time"), (EventType.RUN_RECOVERING, "not_before_time")],
+)
+def test_a_time_of_zero_is_unset(kind, field):
+    event = Event(kind, 1, NOW, "run", body={**BODIES[kind], field: 0})
+    read = event_pb2.Event.FromString(CODEC.event(event, "ses", "client", ""))
+    assert not getattr(read, kind.name.lower()).HasField(field)
 
 
 def test_every_kind_of_event_is_one_of_the_proto():
@@ -87,6 +117,15 @@ def test_every_kind_of_event_is_one_of_the_proto():
         (model.Position, run_pb2.Run.Position, "POSITION_"),
         (model.StopReason, run_pb2.Run.StopReason, "STOP_REASON_"),
         (model.RunFailure, run_pb2.RunFailure.Reason, "REASON_"),
+        (model.ActivationKind, run_pb2.Activation.Kind, "KIND_"),
+        (model.Recovery, run_pb2.Recovery, "RECOVERY_"),
+        (model.ToolErrorPolicy, run_pb2.ToolErrorPolicy, "TOOL_ERROR_POLICY_"),
+        (model.ToolOutcome, message_pb2.ToolResult.Outcome, "OUTCOME_"),
+        (model.ToolCallState, executor_service_pb2.ToolCall.State, "STATE_"),
+        (model.InteractionState, interaction_pb2.Interaction.State, "STATE_"),
+        (model.InteractionClose, interaction_pb2.Interaction.CloseReason, "CLOSE_REASON_"),
+        (commands.PauseReceipt, session_service_pb2.PauseReceipt, "PAUSE_RECEIPT_"),
+        (commands.RestoreOutcome, session_service_pb2.RestoreRunResponse.Outcome, "OUTCOME_"),
         (model.ActivationState, run_pb2.Activation.State, "STATE_"),
         (model.EndReason, event_pb2.ActivationEnded.Reason, "REASON_"),
         (model.AbandonReason, event_pb2.ActivationAbandoned.Reason, "REASON_"),
@@ -99,6 +138,34 @@ def test_every_kind_of_event_is_one_of_the_proto():
 def test_numbers_of_the_core_are_those_of_the_proto(core, enum, prefix):
     numbers = {name: number for name, number in enum.items() if number}
     assert numbers == {f"{prefix}{member.name}": int(member) for member in core}
+
+
+@pytest.mark.parametrize("message", [interaction_pb2.Prompt, interaction_pb2.InteractionAnswer])
+def test_kinds_of_questions_are_the_fields_of_the_proto(message):
+    numbers = {field.name: field.number for field in message.DESCRIPTOR.fields}
+    assert numbers == {kind.name.lower(): int(kind) for kind in model.PromptKind}
+
+
+@pytest.mark.parametrize("outcome", model.ToolOutcome)
+def test_a_closer_is_a_result_in_words(outcome):
+    row = MessageAppended(
+        3, "run", model.Role.TOOL, model.Author.CLOSER, NOW, 2, closer=Closer("c", outcome, "words"), call=(2, 1)
+    )  # fmt: skip
+    read = message_pb2.Message.FromString(CODEC.message(row, "ses", None))
+    assert (read.number, read.role, read.author) == (3, model.Role.TOOL, model.Author.CLOSER)
+    (block,) = read.content
+    assert (block.tool_result.tool_call_id, block.tool_result.outcome) == ("c", outcome)
+    assert [one.text for one in block.tool_result.content] == ["words"]
+
+
+def test_a_stored_result_is_joined_to_its_head():
+    content = text_result("c", model.ToolOutcome.OK, "done")
+    row = MessageAppended(
+        3, "run", model.Role.TOOL, model.Author.TOOL, NOW, 2, from_call=(2, 1), call=(2, 1)
+    )
+    read = message_pb2.Message.FromString(CODEC.message(row, "ses", None) + content.data)
+    assert read.content[0].tool_result.content[0].text == "done"
+    assert CODEC.role(CODEC.message(row, "ses", None)) == model.Role.TOOL
 
 
 def test_a_message_is_its_head_and_its_content():
@@ -118,14 +185,31 @@ def test_a_message_is_its_head_and_its_content():
 
 
 def test_options_round_trip():
-    read = run_pb2.RunOptions.FromString(
-        CODEC.options(model.RunOptions("a", "m", 7, 1_500_000, "{}"))
+    whole = model.RunOptions(
+        "a",
+        "m",
+        model.RunLimits(7, 8, 9, 10, 11_000_000, 12_000_000, 13_000_001),
+        ("t", "u"),
+        14_000_000,
+        model.ToolErrorPolicy.STOP,
+        model.Recovery.MANUAL,
+        0,
+        1_500_000,
+        "{}",
     )
-    assert (read.agent, read.model, read.limits.max_model_steps) == ("a", "m", 7)
-    assert read.cancel_grace_duration.ToMicroseconds() == 1_500_000
-    assert read.request_options_json == "{}"
+    read = run_pb2.RunOptions.FromString(CODEC.options(whole))
+    assert options(read, "run_options") == whole
+    assert {field.name for field, _ in read.ListFields()} == set(
+        run_pb2.RunOptions.DESCRIPTOR.fields_by_name
+    )
+    assert {field.name for field, _ in read.limits.ListFields()} == set(
+        run_pb2.RunLimits.DESCRIPTOR.fields_by_name
+    )
     zero = run_pb2.RunOptions.FromString(CODEC.options(model.RunOptions(cancel_grace=0)))
     assert zero.HasField("cancel_grace_duration")
+    assert not zero.HasField("max_recoveries")
+    assert not zero.HasField("tool_timeout_duration")
+    assert not zero.limits.ListFields()
 
 
 @pytest.mark.parametrize("length", [1, 100, 127, 128, 20_000, 3_000_000])
@@ -177,6 +261,7 @@ def test_frames_beside_events():
         model.Phase.ACTIVE,
         model.Activation("act", 2),
         True,
+        True,
         1,
         2,
         [model.Command.AUTO],
@@ -196,7 +281,10 @@ def test_frames_beside_events():
         [2],
     )
     assert (control.waiting_for_executor, control.as_of_sequence) == (True, 9)
-    idle = read(CODEC.control(ControlView("", None, None, False, 0, 0, [], False, 1))).control
+    assert control.pause_requested
+    idle = read(
+        CODEC.control(ControlView("", None, None, False, False, 0, 0, [], False, 1))
+    ).control
     assert not idle.HasField("activation")
     pieces = [{"append_text": ""}, {"snapshot_text": "x"}, {"block_done": True}]
     deltas = [

@@ -3,7 +3,14 @@ import json
 import pytest
 from runlane.v1 import message_pb2
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.transport.content import CONTENT_BYTES_MAX, input_content, step_content
+from runlane_server.core.model import ToolOutcome
+from runlane_server.transport.content import (
+    CONTENT_BYTES_MAX,
+    input_content,
+    result_content,
+    step_content,
+    text_result,
+)
 
 Block = message_pb2.Block
 IMAGE = Block(media=message_pb2.Media(kind=1, uri="https://example.com/a.png"))
@@ -113,16 +120,79 @@ def test_metadata_is_bounded_in_all():
     assert input_content([text("a")], {f"k{n}": "v" * 200 for n in range(20)})
 
 
-def test_tools():
-    tool = Block(tool_use=message_pb2.ToolUse(tool_call_id="c", name="n", arguments_json="{}"))
-    assert refused([tool]).violations[0][0] == "content[0].tool_use"
-    assert step_content([tool], "").has_tool_use
-    assert not step_content([text("a")], "").has_tool_use
-    tool.tool_use.arguments_json = "[]"
+def use(**arguments):
+    return Block(tool_use=message_pb2.ToolUse(tool_call_id="c", name="n", **arguments))
+
+
+def result(*content, outcome=1):
+    return message_pb2.ToolResult(tool_call_id="c", outcome=outcome, content=content)
+
+
+def test_tools_are_in_steps_alone():
+    assert refused([use()]).violations[0][0] == "content[0].tool_use"
+    block = Block(tool_result=result(text("a")))
+    assert refused([block]).violations[0][0] == "content[0].tool_result"
     with pytest.raises(Refused) as caught:
-        step_content([tool], "operations[0].commit_model_step.")
-    field = "operations[0].commit_model_step.content[0].tool_use.arguments_json"
+        step_content([text("a"), block], "operations[0].commit_model_step.")
+    field = "operations[0].commit_model_step.content[1].tool_result"
     assert caught.value.violations[0][0] == field
+
+
+def test_the_calls_of_a_step():
+    blocks = [
+        text("a"),
+        use(arguments_json='{"a": 1}'),
+        use(arguments_json="[]"),
+        use(arguments_json="{"),
+        use(arguments_json='{"a":"\\u0000"}'),
+        use(arguments_json=""),
+        use(arguments_text="oops"),
+        use(arguments_text="{}"),
+        use(),
+    ]
+    content = step_content(blocks, "")
+    arguments = [one.arguments_json for one in content.tool_uses]
+    assert arguments == ['{"a": 1}', None, None, None, None, None, None, "{}"]
+    assert {(one.tool_call_id, one.name) for one in content.tool_uses} == {("c", "n")}
+    # What is stored says JSON of what is JSON alone; what was given stays as it was.
+    read = message_pb2.Message.FromString(content.data).content
+    kinds = [block.tool_use.WhichOneof("arguments") for block in read[1:]]
+    assert kinds == ["arguments_json", *["arguments_text"] * 6, None]
+    assert [read[place].tool_use.arguments_text for place in (2, 3)] == ["[]", "{"]
+    assert blocks[2].tool_use.arguments_json == "[]"
+    assert step_content([text("a")], "").tool_uses == ()
+    with pytest.raises(Refused) as caught:
+        step_content([use(arguments_json="\0")], "")
+    assert caught.value.violations[0][0] == "content[0].tool_use.arguments_json"
+
+
+def test_the_result_of_a_call():
+    content = result_content(result(text("a"), IMAGE, data("1"), outcome=2), "")
+    read = message_pb2.Message.FromString(content.data).content
+    assert [block.WhichOneof("block") for block in read] == ["tool_result"]
+    assert read[0].tool_result == result(text("a"), IMAGE, data("1"), outcome=2)
+    assert content.preview == "a"
+    assert len(content.hash) == 32
+    assert result_content(result(), "").hash != result_content(result(outcome=2), "").hash
+    told = text_result("c", ToolOutcome.OK, "a")
+    assert told == result_content(result(text("a")), "")
+
+
+@pytest.mark.parametrize(
+    ("block", "field"),
+    [
+        (use(), "tool_use"),
+        (Block(tool_result=result()), "tool_result"),
+        (Block(reasoning=message_pb2.Reasoning(text="a")), "reasoning"),
+        (data("{"), "data.json"),
+        (Block(text="a", provider_json="{"), "provider_json"),
+    ],
+)
+def test_what_a_result_may_not_hold(block, field):
+    with pytest.raises(Refused) as caught:
+        result_content(result(text("a"), block), "results[0].")
+    assert caught.value.reason is Reason.FIELD_INVALID
+    assert caught.value.violations[0][0] == f"results[0].content[1].{field}"
 
 
 def test_a_step_may_be_empty():

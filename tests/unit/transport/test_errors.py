@@ -7,11 +7,11 @@ from runlane_server.core.errors import Reason, Refused, invalid
 from runlane_server.transport.errors import TABLE, Detail, status_of
 
 CODES = {
-    grpc.StatusCode.INVALID_ARGUMENT: "FIELD_INVALID INPUT_EMPTY OPTIONS_NOT_ALLOWED PAGE_TOKEN_INVALID PAGE_TOKEN_MISMATCH OPERATION_INVALID",
-    grpc.StatusCode.NOT_FOUND: "SESSION_NOT_FOUND RUN_NOT_FOUND SUBMISSION_NOT_FOUND AGENT_NOT_FOUND",
+    grpc.StatusCode.INVALID_ARGUMENT: "FIELD_INVALID INPUT_EMPTY OPTIONS_NOT_ALLOWED PAGE_TOKEN_INVALID PAGE_TOKEN_MISMATCH OPERATION_INVALID ANSWER_INVALID",
+    grpc.StatusCode.NOT_FOUND: "SESSION_NOT_FOUND RUN_NOT_FOUND SUBMISSION_NOT_FOUND INTERACTION_NOT_FOUND TOOL_CALL_NOT_FOUND AGENT_NOT_FOUND",
     grpc.StatusCode.ALREADY_EXISTS: "SESSION_EXISTS REQUEST_ID_REUSED",
-    grpc.StatusCode.FAILED_PRECONDITION: "SESSION_BUSY SESSION_IDLE SESSION_CLOSED SESSION_LIVE RUN_NOT_CURRENT RUN_NOT_TERMINAL RUN_CANCELLING SUBMISSION_SETTLED STALE_ACTIVATION",
-    grpc.StatusCode.ABORTED: "REVISION_MISMATCH ETAG_MISMATCH",
+    grpc.StatusCode.FAILED_PRECONDITION: "SESSION_BUSY SESSION_IDLE SESSION_CLOSED SESSION_LIVE RUN_NOT_CURRENT RUN_NOT_TERMINAL RUN_TERMINAL RUN_CANCELLING INTERACTION_CLOSED INTERACTION_CONFLICT SUBMISSION_SETTLED CALL_UNRESOLVED STALE_ACTIVATION",
+    grpc.StatusCode.ABORTED: "REVISION_MISMATCH ETAG_MISMATCH ACTIVATION_MISMATCH",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "QUEUE_FULL STREAM_LIMIT MESSAGE_TOO_LARGE",
     grpc.StatusCode.OUT_OF_RANGE: "SEQUENCE_AHEAD",
     grpc.StatusCode.UNAVAILABLE: "DRAINING STREAM_ENDED STORE_UNAVAILABLE",
@@ -81,6 +81,12 @@ def test_every_reason_is_told_in_full(reason):
         delay = found["RetryInfo"].retry_delay
         assert delay.ToMilliseconds() == int(trailers["grpc-retry-pushback-ms"]) > 0
     assert (status.code is grpc.StatusCode.UNAVAILABLE) == ("RetryInfo" in found)
+
+
+@pytest.mark.parametrize("key", ["run_id", "submission_id", "interaction_id", "tool_call_id"])
+def test_a_precondition_names_its_subject(key):
+    found, _ = unpacked(status_of(Refused(Reason.CALL_UNRESOLVED, **{key: "x"}), "Commit"))
+    assert found["PreconditionFailure"].violations[0].subject == "x"
 
 
 def test_what_is_large_is_cut():

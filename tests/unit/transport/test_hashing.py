@@ -6,13 +6,19 @@ from fakes import text_content
 from runlane.v1 import message_pb2, run_pb2, session_service_pb2
 from runlane_server.app.views import ForkRequest
 from runlane_server.core.commands import (
+    ClaimToolCalls,
     CommitModelStep,
     CommitRun,
+    CommitToolResults,
     CreateSession,
     Finish,
     FinishKind,
     ReserveModelStep,
+    RestoreRun,
+    SettleRun,
     Submit,
+    Suspend,
+    ToolResult,
     UpdateSession,
 )
 from runlane_server.core.model import (
@@ -20,16 +26,33 @@ from runlane_server.core.model import (
     Fence,
     Mode,
     OnMiss,
+    PromptKind,
+    Recovery,
     RunFailure,
+    RunLimits,
     RunOptions,
     SessionRecord,
+    StopReason,
+    ToolErrorPolicy,
+    ToolOutcome,
     Usage,
 )
 from runlane_server.transport.binding import Call
 from runlane_server.transport.hashing import request_hash
 
 RECORD = SessionRecord("n", {"a": "1", "b": "2"}, "{}", "agent")
-OPTIONS = RunOptions("a", "m", 3, 4, "{}")
+OPTIONS = RunOptions(
+    "a",
+    "m",
+    RunLimits(1, 2, 3, 4, 5, 6, 7),
+    ("t",),
+    8,
+    ToolErrorPolicy.STOP,
+    Recovery.MANUAL,
+    0,
+    4,
+    "{}",
+)
 COMMANDS = [
     Submit(text_content("a"), Mode.STEER, "r", OnMiss.FOLLOW_UP, OPTIONS, RECORD, 3),
     CreateSession(RECORD, True),
@@ -40,8 +63,19 @@ COMMANDS = [
         [CommitModelStep(text_content("a"), Usage(1, 2, 3, 4, 5), "m", "stop"), ReserveModelStep()],
         Finish(FinishKind.FAILED, "1", Failure(RunFailure.EXECUTOR_ERROR, "x", True)),
     ),
+    CommitRun(
+        Fence("s", "r", "a", 1),
+        [ClaimToolCalls(("c", "d"), True)],
+        Suspend(PromptKind.QUESTION, b"prompt", ("c",), 5),
+    ),
+    CommitRun(
+        Fence("s", "r", "a", 1),
+        [CommitToolResults((ToolResult("c", ToolOutcome.OK, text_content("a")),))],
+    ),
+    RestoreRun("r", "a", True),
+    SettleRun("r", StopReason.CANCELLED, "x"),
 ]
-OTHER = {str: "other", int: 99, bool: False, dict: {"z": "z"}, list: [], type(None): 1}
+OTHER = {str: "other", bytes: b"other", int: 99, bool: False, dict: {"z": "z"}, list: [], tuple: ("z",), type(None): 1}  # fmt: skip
 
 
 def variants(value):
@@ -53,9 +87,12 @@ def variants(value):
         elif hasattr(old, "__dataclass_fields__"):
             for name, changed in variants(old):
                 yield f"{field.name}.{name}", replace(value, **{field.name: changed})
-        elif isinstance(old, list) and old and hasattr(old[0], "__dataclass_fields__"):
+        elif isinstance(old, (list, tuple)) and old and hasattr(old[0], "__dataclass_fields__"):
             for name, changed in variants(old[0]):
-                yield f"{field.name}[0].{name}", replace(value, **{field.name: [changed, *old[1:]]})
+                yield (
+                    f"{field.name}[0].{name}",
+                    replace(value, **{field.name: type(old)([changed, *old[1:]])}),
+                )
             yield field.name, replace(value, **{field.name: old[1:]})
         elif isinstance(old, IntEnum):
             other = next(member for member in type(old) if member is not old)

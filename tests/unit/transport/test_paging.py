@@ -7,7 +7,12 @@ PAGER = Pager("ListRuns", "default", "s", [1])
 
 @pytest.mark.parametrize(
     ("read", "cursor"),
-    [("place", (1_700_000_000_000_000, "run_1")), ("number", 2**62), ("name", "agent é")],
+    [
+        ("place", (1_700_000_000_000_000, "run_1")),
+        ("number", 2**62),
+        ("name", "agent é"),
+        ("pair", (3, 0)),
+    ],
 )
 def test_a_token_gives_its_cursor_back(read, cursor):
     token = PAGER.token(cursor)
@@ -18,6 +23,7 @@ def test_a_token_gives_its_cursor_back(read, cursor):
 def test_no_token():
     assert PAGER.token(None) == ""
     assert (PAGER.place(""), PAGER.number(""), PAGER.name("")) == (None, None, "")
+    assert PAGER.pair("") is None
 
 
 @pytest.mark.parametrize(

@@ -4,23 +4,36 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from runlane.v1 import (
+    admin_service_pb2,
     event_pb2,
     executor_service_pb2,
     history_service_pb2,
+    interaction_pb2,
     message_pb2,
     run_pb2,
     session_service_pb2,
 )
+from runlane_server.core.commands import ClaimToolCalls, SettleRun
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Mode, OnMiss
+from runlane_server.core.model import (
+    Mode,
+    OnMiss,
+    Recovery,
+    RunLimits,
+    RunOptions,
+    StopReason,
+    ToolOutcome,
+)
 from runlane_server.transport import requests
 from runlane_server.transport.validation import validate
 
 S, H, E, M = session_service_pb2, history_service_pb2, executor_service_pb2, message_pb2
+A, I = admin_service_pb2, interaction_pb2  # noqa: E741 - the protos by their first letters
 HELLO = [M.Block(text="hello")]
 FENCE = run_pb2.Fence(session_id="s", run_id="r", activation_id="a", epoch=1)
 LONG = "x" * 300
 SECRET = "hunter2\0"
+OK = M.ToolResult(tool_call_id="c", outcome=1)
 
 
 def submit(**fields):
@@ -35,6 +48,25 @@ def step(**fields):
     return commit(operations=[E.Operation(commit_model_step=E.CommitModelStep(**fields))])
 
 
+def results(*given):
+    return commit(operations=[E.Operation(commit_tool_results=E.CommitToolResults(results=given))])
+
+
+def claim(*names):
+    return commit(operations=[E.Operation(claim_tool_calls=E.ClaimToolCalls(tool_call_ids=names))])
+
+
+def suspend(seconds=None, **prompt):
+    given = E.Suspend(prompt=I.Prompt(**prompt))
+    if seconds is not None:
+        given.expire_duration.FromSeconds(seconds)
+    return commit(suspend=given)
+
+
+def limits(**fields):
+    return submit(run_options=run_pb2.RunOptions(limits=run_pb2.RunLimits(**fields)))
+
+
 def unknown(message, **fields):
     for name, value in fields.items():
         setattr(message, name, value)
@@ -47,7 +79,10 @@ def convert(request):
         S.SubmitRequest: requests.submit,
         S.CreateSessionRequest: requests.create_session,
         S.UpdateSessionRequest: requests.update_session,
-        S.InterruptRunRequest: lambda r: (requests.interrupt_target(r), requests.wait_micros(r.wait_duration)),
+        S.InterruptRunRequest: lambda r: (requests.run_target(r), requests.wait_micros(r.wait_duration)),
+        S.PauseRunRequest: requests.run_target,
+        S.UnpauseRunRequest: requests.run_target,
+        A.SettleRunRequest: requests.settle_run,
         H.ForkSessionRequest: requests.fork,
         H.ListSessionsRequest: requests.session_filter,
         H.WaitRunRequest: lambda r: requests.wait_micros(r.wait_duration),
@@ -135,7 +170,7 @@ BAD = [
     (H.ListSessionsRequest(labels={"a": SECRET}), "labels"),
     (H.ListSessionsRequest(create_time_from=Timestamp(seconds=10**15)), "create_time_from"),
     (H.ListSessionsRequest(create_time_before=Timestamp(nanos=-1)), "create_time_before"),
-    (H.ListRunsRequest(session_id="s", phases=[2]), "phases[0]"),
+    (H.ListRunsRequest(session_id="s", phases=[9]), "phases[0]"),
     (H.ListEventsRequest(), "scope"),
     (H.ListMessagesRequest(session_id="s", before_number=-5), "before_number"),
     (H.WaitRunRequest(run_id="r", wait_duration=Duration(seconds=10**12)), "wait_duration"),
@@ -152,6 +187,44 @@ BAD = [
     (step(usage=run_pb2.Usage(input_tokens=-1)), "operations[0].commit_model_step.usage.input_tokens"),
     (step(content=[M.Block(text="a", provider_json="{")]), "operations[0].commit_model_step.content[0].provider_json"),
     (step(model="m" * 256), "operations[0].commit_model_step.model"),
+    (step(content=[M.Block(tool_result=OK)]), "operations[0].commit_model_step.content[0].tool_result"),
+    (step(content=[M.Block(tool_use=M.ToolUse(tool_call_id="a b", name="n"))]), "operations[0].commit_model_step.content[0].tool_use.tool_call_id"),
+    (step(content=[M.Block(tool_use=M.ToolUse(tool_call_id="c"))]), "operations[0].commit_model_step.content[0].tool_use.name"),
+    (claim(), "operations[0].claim_tool_calls.tool_call_ids"),
+    (claim("a", "a"), "operations[0].claim_tool_calls.tool_call_ids"),
+    (results(), "operations[0].commit_tool_results.results"),
+    (results(OK, OK), "operations[0].commit_tool_results.results[1].tool_call_id"),
+    (results(M.ToolResult(tool_call_id="c")), "operations[0].commit_tool_results.results[0].outcome"),
+    (results(M.ToolResult(tool_call_id="c", outcome=1, content=[M.Block(tool_result=OK)])), "operations[0].commit_tool_results.results[0].content[0].tool_result"),
+    (results(M.ToolResult(tool_call_id="c", outcome=1, content=[M.Block(data=M.Data(content_type="t", json="{"))])), "operations[0].commit_tool_results.results[0].content[0].data.json"),
+    (commit(suspend=E.Suspend()), "suspend.prompt"),
+    (suspend(), "suspend.prompt.kind"),
+    (suspend(permission=I.PermissionPrompt()), "suspend.prompt.permission.calls"),
+    (suspend(permission=I.PermissionPrompt(calls=[I.PermissionCall(tool_call_id="c")] * 2)), "suspend.prompt.permission.calls[1].tool_call_id"),
+    (suspend(question=I.QuestionPrompt()), "suspend.prompt.question.text"),
+    (suspend(question=I.QuestionPrompt(text="?", tool_call_id="a b")), "suspend.prompt.question.tool_call_id"),
+    (suspend(form=I.FormPrompt()), "suspend.prompt.form.json_schema"),
+    (suspend(form=I.FormPrompt(json_schema="x" * 65_537)), "suspend.prompt.form.json_schema"),
+    (suspend(external=I.ExternalPrompt(), seconds=0), "suspend.expire_duration"),
+    (suspend(external=I.ExternalPrompt(), seconds=2_592_001), "suspend.expire_duration"),
+    (limits(max_tool_calls=-1), "run_options.limits.max_tool_calls"),
+    (limits(max_duration=Duration()), "run_options.limits.max_duration"),
+    (limits(start_timeout_duration=Duration(seconds=1, nanos=-1)), "run_options.limits.start_timeout_duration"),
+    (submit(run_options=run_pb2.RunOptions(tools=["a", "a"])), "run_options.tools"),
+    (submit(run_options=run_pb2.RunOptions(recovery=9)), "run_options.recovery"),
+    (submit(run_options=run_pb2.RunOptions(tool_error_policy=9)), "run_options.tool_error_policy"),
+    (submit(run_options=run_pb2.RunOptions(max_recoveries=101)), "run_options.max_recoveries"),
+    (S.PauseRunRequest(), "session_id"),
+    (S.UnpauseRunRequest(), "session_id"),
+    (S.AnswerInteractionRequest(run_id="r", interaction_id="i", version=1), "answer"),
+    (S.AnswerInteractionRequest(run_id="r", interaction_id="i", version=1, answer=I.InteractionAnswer()), "answer.kind"),
+    (S.AnswerInteractionRequest(run_id="r", interaction_id="i", answer=I.InteractionAnswer(question=I.QuestionAnswer(text="x"))), "version"),
+    (S.CompleteExternalRequest(token="x", answer=I.ExternalAnswer(error="e")), "token"),
+    (S.CompleteExternalRequest(token="x" * 16, answer=I.ExternalAnswer()), "answer.outcome"),
+    (S.RestoreRunRequest(), "run_id"),
+    (A.SettleRunRequest(run_id="r", stop_reason=1), "stop_reason"),
+    (H.ListToolCallsRequest(), "run_id"),
+    (H.ListInteractionsRequest(state=9), "state"),
     (commit(finish=E.Finish()), "finish.outcome"),
     (commit(finish=E.Finish(completed=E.Completed(output_json="{"))), "finish.completed.output_json"),
     (commit(finish=E.Finish(failed=run_pb2.RunFailure(reason=2))), "finish.failed.reason"),
@@ -196,6 +269,53 @@ def test_zero_means_the_stated_default(mode):
 
 def test_options_of_a_steer_are_left_to_the_machine():
     assert convert(submit(mode=4, run_options=run_pb2.RunOptions())).options is not None
+
+
+def test_limits_are_spans_in_microseconds():
+    given = run_pb2.RunOptions(
+        limits=run_pb2.RunLimits(
+            max_tool_calls=2, max_duration=Duration(seconds=3), start_timeout_duration=Duration(nanos=4000)
+        ),
+        tools=["t"],
+        recovery=2,
+        max_recoveries=0,
+    )  # fmt: skip
+    asked = convert(submit(run_options=given)).options
+    assert asked == RunOptions(
+        limits=RunLimits(max_tool_calls=2, max_duration=3_000_000, start_timeout=4),
+        tools=("t",),
+        recovery=Recovery.MANUAL,
+        max_recoveries=0,
+    )
+    assert convert(submit(run_options=run_pb2.RunOptions())).options == RunOptions()
+
+
+def test_operations_on_tools():
+    (claimed,) = convert(claim("b", "a")).operations
+    assert claimed == ClaimToolCalls(("b", "a"))
+    given = M.ToolResult(tool_call_id="d", outcome=2, content=HELLO)
+    (done,) = convert(results(OK, given)).operations
+    assert [(one.tool_call_id, one.outcome) for one in done.results] == [
+        ("c", ToolOutcome.OK),
+        ("d", ToolOutcome.ERROR),
+    ]
+    read = M.Message.FromString(done.results[1].content.data)
+    assert [block.tool_result for block in read.content] == [given]
+
+
+def test_settled_by_hand():
+    assert convert(A.SettleRunRequest(run_id="r")) == SettleRun("r", StopReason.FAILED)
+    asked = convert(A.SettleRunRequest(run_id="r", stop_reason=3, reason="x"))
+    assert asked == SettleRun("r", StopReason.CANCELLED, "x")
+
+
+def test_results_are_bounded_together():
+    half = [M.Block(text="x" * (1024 * 1024))]
+    many = [M.ToolResult(tool_call_id=f"c{n}", outcome=1, content=half) for n in range(4)]
+    convert(results(*many[:2]))
+    with pytest.raises(Refused) as caught:
+        convert(results(*many))
+    assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
 
 
 def test_content_over_the_limit_is_told_with_its_size():

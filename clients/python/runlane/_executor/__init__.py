@@ -1,6 +1,7 @@
 """The executor: leases activations, asks models, commits what they answer."""
 
 from runlane._executor.loop import Executor
+from runlane._executor.mcp import McpTools
 from runlane._executor.model import (
     Agent,
     Model,
@@ -10,14 +11,29 @@ from runlane._executor.model import (
     ModelResponse,
     StreamingModel,
 )
+from runlane._executor.tools import (
+    Tool,
+    ToolContext,
+    ToolError,
+    ToolSource,
+    ToolSpec,
+    tool,
+)
 
 __all__ = [
     "Agent",
     "Executor",
+    "McpTools",
     "Model",
     "ModelDelta",
     "ModelError",
     "ModelRequest",
     "ModelResponse",
     "StreamingModel",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "ToolSource",
+    "ToolSpec",
+    "tool",
 ]

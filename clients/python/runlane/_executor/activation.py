@@ -1,12 +1,10 @@
-"""One leased activation: its lease, its control, and the loop of model steps."""
+"""One leased activation: the loop of model steps and the tools between them."""
 
 import asyncio
 import contextlib
 import json
 import logging
-import random
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -15,7 +13,15 @@ from runlane._calls import Caller
 from runlane._content import Message, content_to_pb, message_from_pb
 from runlane._convert import usage_to_pb
 from runlane._enums import RunFailureReason, number_of
+from runlane._executor.batch import Batch
+from runlane._executor.content import clean, settle_uses
 from runlane._executor.deltas import DeltaPublisher
+from runlane._executor.lease import (
+    PARTING,
+    CancelRequestedError,
+    Lease,
+    LostError,
+)
 from runlane._executor.model import (
     Agent,
     ModelDelta,
@@ -24,13 +30,12 @@ from runlane._executor.model import (
     ModelResponse,
     StreamingModel,
 )
+from runlane._executor.toolbox import Toolbox
 from runlane._retry import STREAM_DEADLINE, delay, reopenable
-from runlane._time import to_duration
 from runlane.errors import (
     RunCancelling,
     RunlaneError,
     RunNotFound,
-    ServiceError,
     SessionNotFound,
     StaleActivation,
     TransportError,
@@ -40,119 +45,105 @@ from runlane.v1 import executor_service_pb2 as pb
 from runlane.v1 import message_pb2, run_pb2
 
 _LOG = logging.getLogger("runlane.executor")
-_T = TypeVar("_T")
 
-# A server that comes back lets leases live for a full term, so an outage ends none: only its
-# answer does. This bounds how long the work is kept for a server that does not come back.
-_OUTAGE: Final = 900.0
-# Seconds to give a run back, or to say goodbye to it, when the executor stops.
-_PARTING: Final = 5.0
-# Seconds that a cancelled model may take to stop before its run is settled without it.
-_STOP: Final = 5.0
 _MESSAGE_BYTES: Final = 4096
 _MODEL_NAME_BYTES: Final = 255
 _FINISH_REASON_BYTES: Final = 64
-
-
-class _LostError(Exception):
-    """The fence is no longer right, or there is no server to tell: the work is dropped."""
-
-
-class _CancelledError(Exception):
-    """Cancellation of the run was requested."""
+_RESERVE: Final = pb.Operation(reserve_model_step=pb.ReserveModelStep())
 
 
 class ActivationTask:
-    """Advances the run of one activation until it ends, is lost, or is given back."""
+    """Advances the run of one activation until it ends, stops, is lost, or is given back."""
 
     def __init__(
         self,
         caller: Caller,
         leased: pb.LeasedActivation,
         agent: Agent,
+        toolbox: Toolbox,
         *,
         lease_duration: float,
     ) -> None:
-        self._caller = caller
         self._leased = leased
-        self._fence = leased.fence
         self._agent = agent
-        self._lease = lease_duration
-        self._cancel = asyncio.Event()
-        self._lost = asyncio.Event()
+        self._toolbox = toolbox
+        self._lease = Lease(caller, leased, lease_duration)
         self._messages: list[Message] = []
-        self._settled = False
-        # Whether a task that is cancelled gives its run back, for others to take at once.
-        self.release_on_cancel = True
+
+    def stop_gently(self, *, release: bool) -> None:
+        """Says whether the task, when it is cancelled, gives its run back."""
+        self._lease.release_on_cancel = release
 
     async def run(self) -> None:
         """Does the work; errors end the run or the lease and are logged, never raised."""
-        self._heed(self._leased.control)
-        keepers = [
-            asyncio.create_task(self._guard(self._heartbeats)),
-            asyncio.create_task(self._guard(self._watch)),
-        ]
+        lease = self._lease
+        lease.keep()
         try:
             await self._settle()
-        except _LostError:
-            _LOG.info("activation %s was lost", self._fence.activation_id)
+        except LostError:
+            _LOG.info("activation %s was lost", lease.fence.activation_id)
         except asyncio.CancelledError:
-            if self.release_on_cancel and not self._settled:
+            if lease.release_on_cancel and not lease.over:
                 await self._release()
             raise
         except RunlaneError as error:
-            _LOG.warning("activation %s was dropped: %s", self._fence.activation_id, error)
+            _LOG.warning("activation %s was dropped: %s", lease.fence.activation_id, error)
         finally:
-            for keeper in keepers:
-                keeper.cancel()
-            await asyncio.wait(keepers)
+            await lease.let_go()
 
     async def _settle(self) -> None:
         """Works, and commits the end that an error means."""
         try:
             await self._work()
-        except (_CancelledError, RunCancelling):
-            await self._finish(pb.Finish(cancelled=pb.Cancelled()))
+        except (CancelRequestedError, RunCancelling):
+            await self._lease.commit(finish=pb.Finish(cancelled=pb.Cancelled()))
         except ModelError as error:
             await self._fail(error.reason, error.message, retryable=error.retryable)
-        except (_LostError, TransportError):
+        except (LostError, TransportError):
             raise
         except Exception as error:  # noqa: BLE001 - a model may raise anything
-            _LOG.exception("the executor failed at run %s", self._fence.run_id)
+            _LOG.exception("the executor failed at run %s", self._lease.fence.run_id)
             # The class alone: what it says may hold what callers must not see.
             reason = RunFailureReason.EXECUTOR_ERROR
             await self._fail(reason, type(error).__name__, retryable=False)
 
     async def _work(self) -> None:
-        if self._leased.run.position == run_pb2.Run.POSITION_OUTCOME_READY:
-            await self._finish(pb.Finish(completed=pb.Completed()))
+        position = self._leased.run.position
+        if position == run_pb2.Run.POSITION_OUTCOME_READY:
+            await self._lease.commit(finish=pb.Finish(completed=pb.Completed()))
             return
         await self._load()
-        while True:
-            self._check()
-            answer = await self._commit(
-                pb.CommitRequest(
-                    operations=[pb.Operation(reserve_model_step=pb.ReserveModelStep())]
-                )
-            )
-            if not answer.results:
-                raise _LostError
-            grant = answer.results[0].reserve_model_step
+        grant: pb.ReserveModelStepResult | None = None
+        if position == run_pb2.Run.POSITION_TOOL_BATCH:
+            self._lease.check()
+            grant = await self._take_up()
+        while not self._lease.over:
+            self._lease.check()
+            grant = grant or await self._reserve()
             if grant.state != pb.ReserveModelStepResult.STATE_GRANTED:
                 return
-            response = await self._ask(grant)
-            if await self._answer(grant, response):
-                return
+            grant = await self._answer(grant, await self._ask(grant))
+
+    async def _reserve(self) -> pb.ReserveModelStepResult:
+        answer = await self._lease.commit([_RESERVE])
+        if not answer.results:
+            raise LostError
+        return answer.results[0].reserve_model_step
+
+    # --- context -----------------------------------------------------------
 
     async def _load(self) -> None:
         if self._leased.HasField("context"):
             self._messages = [message_from_pb(m) for m in self._leased.context.messages]
-            return
+        else:
+            await self._read_on()
+
+    async def _read_on(self) -> None:
+        """Reads the messages after the last one that is known."""
         failures = 0
         while True:
-            after = self._messages[-1].number if self._messages else 0
             try:
-                if await self._stream_context(after):
+                if await self._stream_context(self._last_number):
                     return
                 failure: RunlaneError = TransportError(
                     grpc.StatusCode.UNAVAILABLE, "the context came incomplete"
@@ -160,17 +151,22 @@ class ActivationTask:
             except grpc.aio.AioRpcError as error:
                 failure = from_rpc_error(error)
             if isinstance(failure, StaleActivation | RunNotFound | SessionNotFound):
-                raise _LostError from failure
+                raise LostError from failure
             if not reopenable(failure, connected=True):
                 raise failure
             failures += 1
-            await self._unless_told(asyncio.sleep(delay(failures, failure)))
+            await self._lease.unless_told(asyncio.sleep(delay(failures, failure)))
+
+    @property
+    def _last_number(self) -> int:
+        return self._messages[-1].number if self._messages else 0
 
     async def _stream_context(self, after: int) -> bool:
-        call = self._caller.stubs.executors.StreamModelContext(
-            pb.StreamModelContextRequest(fence=self._fence, after_message_number=after),
+        caller = self._lease.caller
+        call = caller.stubs.executors.StreamModelContext(
+            pb.StreamModelContextRequest(fence=self._lease.fence, after_message_number=after),
             timeout=STREAM_DEADLINE,
-            metadata=self._caller.metadata,
+            metadata=caller.metadata,
         )
         complete = False
         try:
@@ -181,8 +177,11 @@ class ActivationTask:
             call.cancel()
         return complete
 
+    # --- the model ---------------------------------------------------------
+
     async def _ask(self, grant: pb.ReserveModelStepResult) -> ModelResponse:
         run = self._leased.run
+        fence = self._lease.fence
         options = run.options.request_options_json
         request = ModelRequest(
             agent=self._agent.name,
@@ -190,19 +189,22 @@ class ActivationTask:
             messages=tuple(self._messages),
             model=run.options.model or self._agent.model_name,
             options=json.loads(options) if options else {},
-            run_id=self._fence.run_id,
-            session_id=self._fence.session_id,
+            run_id=fence.run_id,
+            session_id=fence.session_id,
             step=grant.step,
-            attempt=self._fence.epoch,
+            attempt=fence.epoch,
             model_stream_id=grant.model_stream_id,
+            tools=self._toolbox.specs(frozenset(run.options.tools)),
         )
         model = self._agent.model
         if isinstance(model, StreamingModel):
-            return await self._unless_told(self._stream_model(model, request))
-        return await self._unless_told(model.complete(request))
+            return await self._lease.unless_told(self._stream_model(model, request))
+        return await self._lease.unless_told(model.complete(request))
 
     async def _stream_model(self, model: StreamingModel, request: ModelRequest) -> ModelResponse:
-        publisher = DeltaPublisher(self._caller, self._fence, request.model_stream_id, request.step)
+        publisher = DeltaPublisher(
+            self._lease.caller, self._lease.fence, request.model_stream_id, request.step
+        )
         response: ModelResponse | None = None
         pieces = model.stream(request)
         try:
@@ -220,184 +222,99 @@ class ActivationTask:
             raise TypeError("a stream of a model ends with its ModelResponse")
         return response
 
-    async def _answer(self, grant: pb.ReserveModelStepResult, response: ModelResponse) -> bool:
-        """Commits a step and the end of the run; False where the run goes on instead."""
-        content = content_to_pb(response.text or list(response.content))
-        step = pb.CommitModelStep(
-            content=content if response.text or response.content else [],
-            usage=usage_to_pb(response.usage),
-            model=_cut(response.model, _MODEL_NAME_BYTES),
-            finish_reason=_cut(response.finish_reason, _FINISH_REASON_BYTES),
-        )
-        finish = pb.Finish(completed=pb.Completed(output_json=response.output_json))
-        answer = await self._commit(
-            pb.CommitRequest(operations=[pb.Operation(commit_model_step=step)], finish=finish)
-        )
-        if self._settled:
-            return True
-        if answer.position == run_pb2.Run.POSITION_OUTCOME_READY:
-            await self._finish(finish)
-            return True
-        self._messages.append(
-            message_from_pb(
-                message_pb2.Message(
-                    number=answer.results[0].commit_model_step.message_number,
-                    session_id=self._fence.session_id,
-                    run_id=self._fence.run_id,
-                    role=message_pb2.Message.ROLE_ASSISTANT,
-                    author=message_pb2.Message.AUTHOR_MODEL,
-                    step=grant.step,
-                    content=step.content,
-                    model_stream_id=grant.model_stream_id,
-                    model=step.model,
-                )
-            )
-        )
-        self._messages.extend(message_from_pb(message) for message in answer.delivered)
-        return False
+    # --- the step ----------------------------------------------------------
 
-    async def _finish(self, finish: pb.Finish) -> None:
-        await self._commit(pb.CommitRequest(finish=finish))
+    async def _answer(
+        self, grant: pb.ReserveModelStepResult, response: ModelResponse
+    ) -> pb.ReserveModelStepResult | None:
+        """Commits a step, and runs its tools or ends the run; returns the next step's grant."""
+        content = content_to_pb(response.blocks)
+        settle_uses(content, self._used_ids(), grant.step)
+        step = pb.CommitModelStep(
+            content=content,
+            usage=usage_to_pb(response.usage),
+            model=clean(response.model, _MODEL_NAME_BYTES),
+            finish_reason=clean(response.finish_reason, _FINISH_REASON_BYTES),
+        )
+        if any(block.HasField("tool_use") for block in content):
+            batch = Batch(self._lease, self._leased, self._toolbox)
+            await batch.open(step)
+            if self._lease.over:
+                return None
+            self._append_step(grant, step, batch.message_number)
+            return await self._close(batch)
+        finish = pb.Finish(completed=pb.Completed(output_json=response.output_json))
+        answer = await self._lease.commit([pb.Operation(commit_model_step=step)], finish=finish)
+        if self._lease.over:
+            return None
+        if answer.position == run_pb2.Run.POSITION_OUTCOME_READY:
+            await self._lease.commit(finish=finish)
+            return None
+        self._append_step(grant, step, answer.results[0].commit_model_step.message_number)
+        self._messages.extend(message_from_pb(message) for message in answer.delivered)
+        return None
+
+    async def _take_up(self) -> pb.ReserveModelStepResult | None:
+        """Goes on with the batch that an earlier activation left open."""
+        leased = self._leased
+        asking = [m.number for m in self._messages if m.tool_uses and m.run_id == leased.run.run_id]
+        batch = Batch(self._lease, leased, self._toolbox, leased.answered_interactions)
+        batch.take(leased.tool_calls, asking[-1] if asking else self._last_number)
+        await batch.go_on()
+        return None if self._lease.over else await self._close(batch)
+
+    async def _close(self, batch: Batch) -> pb.ReserveModelStepResult | None:
+        """Takes the results of a batch into what the model sees."""
+        if not batch.closed:
+            raise RuntimeError("a batch of tool calls was left open")
+        results = batch.messages(self._last_number)
+        if results is None:
+            # Some results were given by others: by an answer, or before this activation.
+            await self._read_on()
+        else:
+            self._messages.extend(results)
+        for message in batch.delivered:
+            if message.number > self._last_number:
+                self._messages.append(message_from_pb(message))
+        return batch.grant
+
+    def _used_ids(self) -> frozenset[str]:
+        run_id = self._lease.fence.run_id
+        return frozenset(
+            use.tool_call_id
+            for message in self._messages
+            if message.run_id == run_id
+            for use in message.tool_uses
+        )
+
+    def _append_step(
+        self, grant: pb.ReserveModelStepResult, step: pb.CommitModelStep, number: int
+    ) -> None:
+        message = message_pb2.Message(
+            number=number,
+            session_id=self._lease.fence.session_id,
+            run_id=self._lease.fence.run_id,
+            role=message_pb2.Message.ROLE_ASSISTANT,
+            author=message_pb2.Message.AUTHOR_MODEL,
+            step=grant.step,
+            content=step.content,
+            model_stream_id=grant.model_stream_id,
+            model=step.model,
+        )
+        self._messages.append(message_from_pb(message))
+
+    # --- ends --------------------------------------------------------------
 
     async def _fail(self, reason: RunFailureReason, message: str, *, retryable: bool) -> None:
         number = number_of(RunFailureReason, reason)
         failure = run_pb2.RunFailure(
             reason=run_pb2.RunFailure.Reason.ValueType(number),
-            message=_cut(message, _MESSAGE_BYTES),
+            message=clean(message, _MESSAGE_BYTES),
             retryable=retryable,
         )
-        await self._finish(pb.Finish(failed=failure))
+        await self._lease.commit(finish=pb.Finish(failed=failure))
 
     async def _release(self) -> None:
-        request = pb.CommitRequest(release=pb.Release(reason="the executor stops"))
-        with contextlib.suppress(_LostError, RunlaneError):
-            await self._commit(request, timeout=_PARTING)
-
-    async def _commit(
-        self, request: pb.CommitRequest, *, timeout: float = _OUTAGE
-    ) -> pb.CommitResponse:
-        call = asyncio.ensure_future(self._send(request, timeout))
-        try:
-            return await asyncio.shield(call)
-        except asyncio.CancelledError:
-            # What is on its way is let through: to give back a run that it ends is in vain.
-            if self.release_on_cancel:
-                await asyncio.wait({call}, timeout=_PARTING)
-            await self._stop(call)
-            raise
-
-    async def _send(self, request: pb.CommitRequest, timeout: float) -> pb.CommitResponse:
-        request.fence.CopyFrom(self._fence)
-        request.lease_duration.CopyFrom(to_duration(self._lease))
-        try:
-            answer: pb.CommitResponse = await self._caller.unary(
-                self._caller.stubs.executors.Commit, request, timeout=timeout
-            )
-        except (StaleActivation, RunNotFound, SessionNotFound) as error:
-            raise _LostError from error
-        if answer.outcome_applied or answer.run.phase == run_pb2.Run.PHASE_TERMINAL:
-            self._settled = True
-        elif answer.fence_lost:
-            raise _LostError
-        self._heed(answer.control)
-        return answer
-
-    async def _unless_told(self, work: Awaitable[_T]) -> _T:
-        """Awaits some work; stops it where the run is cancelled or the lease is lost.
-
-        Raises:
-            _CancelledError: Cancellation was requested.
-            _LostError: The lease is lost.
-        """
-        task = asyncio.ensure_future(work)
-        told = [
-            asyncio.ensure_future(self._cancel.wait()),
-            asyncio.ensure_future(self._lost.wait()),
-        ]
-        try:
-            await asyncio.wait({task, *told}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done() and not task.cancelled():
-                return task.result()
-            self._check()
-            raise RuntimeError("the model cancelled itself")
-        finally:
-            for waiter in told:
-                waiter.cancel()
-            await self._stop(task)
-
-    async def _stop(self, task: "asyncio.Future[Any]") -> None:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task}, timeout=_STOP)
-        if not task.done():
-            _LOG.warning("a task of run %s does not stop", self._fence.run_id)
-        elif not task.cancelled():
-            # What it raised on its way out is of no use to anybody.
-            task.exception()
-
-    def _check(self) -> None:
-        if self._lost.is_set():
-            raise _LostError
-        if self._cancel.is_set():
-            raise _CancelledError
-
-    def _heed(self, control: pb.ActivationControl) -> None:
-        if control.ended:
-            self._lost.set()
-        if control.cancel_requested:
-            self._cancel.set()
-
-    async def _guard(self, keeper: Callable[[], Awaitable[None]]) -> None:
-        """Runs a keeper of the lease; a fence that is gone is told to the work."""
-        try:
-            await keeper()
-        except (StaleActivation, RunNotFound, SessionNotFound):
-            self._lost.set()
-        except RunlaneError as error:
-            _LOG.warning("activation %s: %s", self._fence.activation_id, error)
-
-    async def _heartbeats(self) -> None:
-        while True:
-            # Jitter, so that activations leased together do not beat together.
-            await asyncio.sleep(self._lease / 3 * random.uniform(0.9, 1.0))  # noqa: S311
-            answer = await self._caller.unary(
-                self._caller.stubs.executors.Heartbeat,
-                pb.HeartbeatRequest(fence=self._fence, lease_duration=to_duration(self._lease)),
-                timeout=_OUTAGE,
-            )
-            self._heed(answer.control)
-
-    async def _watch(self) -> None:
-        failures = 0
-        while True:
-            call = self._caller.stubs.executors.WatchActivation(
-                pb.WatchActivationRequest(fence=self._fence),
-                timeout=STREAM_DEADLINE,
-                metadata=self._caller.metadata,
-            )
-            try:
-                async for frame in call:
-                    failures = 0
-                    self._heed(frame.control)
-            except grpc.aio.AioRpcError as error:
-                failure = from_rpc_error(error)
-            else:
-                # The activation has ended.
-                self._lost.set()
-                return
-            finally:
-                call.cancel()
-            if isinstance(failure, ServiceError) and not reopenable(failure, connected=True):
-                raise failure
-            if isinstance(failure, TransportError) and (
-                failure.code is grpc.StatusCode.UNIMPLEMENTED
-            ):
-                # Heartbeats bring the same, only later.
-                return
-            failures += 1
-            await asyncio.sleep(delay(failures, failure))
-
-
-def _cut(text: str, limit: int) -> str:
-    """Cuts a text to a number of UTF-8 bytes, between characters."""
-    return text.encode()[:limit].decode(errors="ignore").replace("\0", "")
+        release = pb.Release(reason="the executor stops")
+        with contextlib.suppress(LostError, RunlaneError):
+            await self._lease.commit(release=release, timeout=PARTING)

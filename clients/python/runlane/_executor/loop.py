@@ -15,6 +15,7 @@ import grpc
 from runlane._client import Client
 from runlane._executor.activation import ActivationTask
 from runlane._executor.model import Agent
+from runlane._executor.toolbox import Toolbox
 from runlane._ids import new_request_id
 from runlane._retry import delay
 from runlane._time import to_duration
@@ -67,7 +68,8 @@ class Executor:
         poll_wait: Seconds that a poll waits for work: 0 to 300.
 
     Raises:
-        ValueError: There is no agent, two have one name, or a number is out of its range.
+        ValueError: There is no agent, two have one name, two tools of one have, or a
+            number is out of its range.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Executor:
             raise ValueError("concurrency is at least 1")
         self._caller = client._caller  # noqa: SLF001 - one package, one connection
         self._agents = _by_name(agents)
+        self._toolboxes = {name: Toolbox(agent) for name, agent in self._agents.items()}
         self._executor_id = executor_id or _default_id()
         self._lease = lease_duration
         self._poll_wait = poll_wait
@@ -109,12 +112,12 @@ class Executor:
         Where this is cancelled, what runs is given back, for others to take at once.
 
         Raises:
-            RunlaneError: The server refuses the polls.
+            RunlaneError: The server refuses the polls, or a source of tools is away.
             RuntimeError: It runs already.
         """
         if self._poller is not None:
             raise RuntimeError("the executor runs already; make another one")
-        self._poller = asyncio.create_task(self._poll_all())
+        self._poller = asyncio.create_task(self._open_and_poll())
         try:
             await asyncio.shield(self._poller)
             while self._work:
@@ -124,6 +127,8 @@ class Executor:
                 raise
         finally:
             await self._stop(release=True)
+            for toolbox in self._toolboxes.values():
+                await toolbox.aclose()
 
     async def drain(self) -> None:
         """Takes no more activations, and returns when those it has are done.
@@ -177,7 +182,7 @@ class Executor:
             self._poller.cancel()
             await asyncio.wait({self._poller})
         for task, activation in self._work.items():
-            activation.release_on_cancel = release
+            activation.stop_gently(release=release)
             task.cancel()
         while self._work:
             await asyncio.wait(self._work)
@@ -191,6 +196,11 @@ class Executor:
             # It leases nothing once its client has gone.
             poller.cancel()
             await asyncio.wait({poller})
+
+    async def _open_and_poll(self) -> None:
+        for toolbox in self._toolboxes.values():
+            await toolbox.open()
+        await self._poll_all()
 
     async def _poll_all(self) -> None:
         while not self._draining.is_set():
@@ -256,6 +266,7 @@ class Executor:
             self._caller,
             leased,
             self._agents[leased.run.agent],
+            self._toolboxes[leased.run.agent],
             lease_duration=self._lease,
         )
         task = asyncio.create_task(activation.run())

@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from runlane._content import BlockInput, Message
+from runlane._content import BlockInput, Message, ToolUseBlock
 from runlane._enums import DeltaKind, RunFailureReason
-from runlane._models import Usage
+from runlane._executor.tools import Policy, ToolInput, ToolSpec, check_policy
+from runlane._run_models import Usage
 from runlane.errors import RunlaneError
 
 
@@ -25,6 +26,7 @@ class ModelRequest:
         step: The model step, from 1 in its run.
         attempt: The attempt, from 1 in its run.
         model_stream_id: Names this request; the same step asked again has another.
+        tools: What the model may ask for.
     """
 
     agent: str
@@ -37,6 +39,7 @@ class ModelRequest:
     step: int
     attempt: int
     model_stream_id: str
+    tools: tuple[ToolSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class ModelResponse:
     Attributes:
         text: The answer, where it is a text alone.
         content: Its blocks, where it is more; then `text` is not given.
+        tool_calls: Tools that it asks for, beside the text or after the blocks. An answer
+            without one is final.
         usage: What it used.
         model: The model that answered.
         finish_reason: Why it stopped, in its provider's word.
@@ -69,6 +74,7 @@ class ModelResponse:
 
     text: str = ""
     content: Sequence[BlockInput] = ()
+    tool_calls: Sequence[ToolUseBlock] = ()
     usage: Usage = field(default_factory=Usage)
     model: str = ""
     finish_reason: str = "stop"
@@ -82,6 +88,11 @@ class ModelResponse:
         """
         if self.text and self.content:
             raise ValueError("give either text or content")
+
+    @property
+    def blocks(self) -> list[BlockInput]:
+        """All of it, as blocks."""
+        return [*([self.text] if self.text else self.content), *self.tool_calls]
 
 
 class Model(Protocol):
@@ -149,9 +160,26 @@ class Agent:
         model: What is asked: a `Model`, a `StreamingModel`, or both.
         system: Instructions, handed to the model with each request.
         model_name: Handed to the model as `request.model` where the run names none.
+        tools: What the model may ask for: tools, plain functions, and sources of tools such
+            as `McpTools`. A tool returns nothing, a text, a block, a sequence of blocks, or
+            anything that JSON can hold; what it raises is told to the model as an error.
+        ask_question: Also lets the model ask the user, by the tool `ask_question`: the run
+            waits for the answer, which is the result of the call.
+        policies: Policies by tool, in place of the tools' own.
+
+    Raises:
+        ValueError: A policy is none.
     """
 
     name: str
     model: Model | StreamingModel
     system: str = ""
     model_name: str = ""
+    tools: Sequence[ToolInput] = ()
+    ask_question: bool = False
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuses a policy that is none."""
+        for policy in self.policies.values():
+            check_policy(policy)

@@ -36,14 +36,20 @@ class _ErrorReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ErrorReaso
     """INVALID_ARGUMENT: the page token belongs to other arguments."""
     ERROR_REASON_OPERATION_INVALID: _ErrorReason.ValueType  # 6
     """INVALID_ARGUMENT: an operation of a Commit does not fit the run. Metadata: operation_index
-    (from 0; absent where it is the outcome), detail.
+    (from 0; absent where it is the outcome), detail, tool_call_id (where it is about a call).
     """
+    ERROR_REASON_ANSWER_INVALID: _ErrorReason.ValueType  # 7
+    """INVALID_ARGUMENT: the answer does not fit its question."""
     ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 20
     """NOT_FOUND: no such session in the namespace, or deleted."""
     ERROR_REASON_RUN_NOT_FOUND: _ErrorReason.ValueType  # 21
     """NOT_FOUND: no such run in the namespace; also of a reserved run id."""
     ERROR_REASON_SUBMISSION_NOT_FOUND: _ErrorReason.ValueType  # 22
     """NOT_FOUND: no such submission in the namespace."""
+    ERROR_REASON_INTERACTION_NOT_FOUND: _ErrorReason.ValueType  # 23
+    """NOT_FOUND: no such interaction of the run, or no such token."""
+    ERROR_REASON_TOOL_CALL_NOT_FOUND: _ErrorReason.ValueType  # 24
+    """NOT_FOUND: no such call in the open batch. Metadata: tool_call_id, operation_index."""
     ERROR_REASON_AGENT_NOT_FOUND: _ErrorReason.ValueType  # 28
     """NOT_FOUND: the setting `agents` lists the allowed names, and this is not one. Metadata:
     agent.
@@ -72,16 +78,28 @@ class _ErrorReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ErrorReaso
     """
     ERROR_REASON_RUN_NOT_TERMINAL: _ErrorReason.ValueType  # 46
     """FAILED_PRECONDITION: the run has not ended. Metadata: run_id, phase."""
+    ERROR_REASON_RUN_TERMINAL: _ErrorReason.ValueType  # 48
+    """FAILED_PRECONDITION: the run has ended. Metadata: run_id."""
     ERROR_REASON_RUN_CANCELLING: _ErrorReason.ValueType  # 49
     """FAILED_PRECONDITION: cancellation of the run was requested. Metadata: run_id."""
+    ERROR_REASON_INTERACTION_CLOSED: _ErrorReason.ValueType  # 50
+    """FAILED_PRECONDITION: the interaction ended without an answer. Metadata: interaction_id."""
+    ERROR_REASON_INTERACTION_CONFLICT: _ErrorReason.ValueType  # 51
+    """FAILED_PRECONDITION: the interaction has another answer, or another version. Metadata:
+    interaction_id, version.
+    """
     ERROR_REASON_SUBMISSION_SETTLED: _ErrorReason.ValueType  # 52
     """FAILED_PRECONDITION: the submission has had its end. Metadata: submission_id, state."""
+    ERROR_REASON_CALL_UNRESOLVED: _ErrorReason.ValueType  # 53
+    """FAILED_PRECONDITION: a claimed call has no result. Metadata: tool_call_id."""
     ERROR_REASON_STALE_ACTIVATION: _ErrorReason.ValueType  # 55
     """FAILED_PRECONDITION: the fence is not, or no longer, the right one. Metadata: run_id."""
     ERROR_REASON_REVISION_MISMATCH: _ErrorReason.ValueType  # 60
     """ABORTED: expected_revision is not the session's. Metadata: revision."""
     ERROR_REASON_ETAG_MISMATCH: _ErrorReason.ValueType  # 61
     """ABORTED: the record was changed since. Metadata: etag."""
+    ERROR_REASON_ACTIVATION_MISMATCH: _ErrorReason.ValueType  # 62
+    """ABORTED: expected_activation_id is not the current one. Metadata: activation_id."""
     ERROR_REASON_QUEUE_FULL: _ErrorReason.ValueType  # 70
     """RESOURCE_EXHAUSTED: a limit of pending input is reached. Metadata: limit, queue."""
     ERROR_REASON_STREAM_LIMIT: _ErrorReason.ValueType  # 72
@@ -124,14 +142,20 @@ ERROR_REASON_PAGE_TOKEN_MISMATCH: ErrorReason.ValueType  # 5
 """INVALID_ARGUMENT: the page token belongs to other arguments."""
 ERROR_REASON_OPERATION_INVALID: ErrorReason.ValueType  # 6
 """INVALID_ARGUMENT: an operation of a Commit does not fit the run. Metadata: operation_index
-(from 0; absent where it is the outcome), detail.
+(from 0; absent where it is the outcome), detail, tool_call_id (where it is about a call).
 """
+ERROR_REASON_ANSWER_INVALID: ErrorReason.ValueType  # 7
+"""INVALID_ARGUMENT: the answer does not fit its question."""
 ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 20
 """NOT_FOUND: no such session in the namespace, or deleted."""
 ERROR_REASON_RUN_NOT_FOUND: ErrorReason.ValueType  # 21
 """NOT_FOUND: no such run in the namespace; also of a reserved run id."""
 ERROR_REASON_SUBMISSION_NOT_FOUND: ErrorReason.ValueType  # 22
 """NOT_FOUND: no such submission in the namespace."""
+ERROR_REASON_INTERACTION_NOT_FOUND: ErrorReason.ValueType  # 23
+"""NOT_FOUND: no such interaction of the run, or no such token."""
+ERROR_REASON_TOOL_CALL_NOT_FOUND: ErrorReason.ValueType  # 24
+"""NOT_FOUND: no such call in the open batch. Metadata: tool_call_id, operation_index."""
 ERROR_REASON_AGENT_NOT_FOUND: ErrorReason.ValueType  # 28
 """NOT_FOUND: the setting `agents` lists the allowed names, and this is not one. Metadata:
 agent.
@@ -160,16 +184,28 @@ absent where there is none).
 """
 ERROR_REASON_RUN_NOT_TERMINAL: ErrorReason.ValueType  # 46
 """FAILED_PRECONDITION: the run has not ended. Metadata: run_id, phase."""
+ERROR_REASON_RUN_TERMINAL: ErrorReason.ValueType  # 48
+"""FAILED_PRECONDITION: the run has ended. Metadata: run_id."""
 ERROR_REASON_RUN_CANCELLING: ErrorReason.ValueType  # 49
 """FAILED_PRECONDITION: cancellation of the run was requested. Metadata: run_id."""
+ERROR_REASON_INTERACTION_CLOSED: ErrorReason.ValueType  # 50
+"""FAILED_PRECONDITION: the interaction ended without an answer. Metadata: interaction_id."""
+ERROR_REASON_INTERACTION_CONFLICT: ErrorReason.ValueType  # 51
+"""FAILED_PRECONDITION: the interaction has another answer, or another version. Metadata:
+interaction_id, version.
+"""
 ERROR_REASON_SUBMISSION_SETTLED: ErrorReason.ValueType  # 52
 """FAILED_PRECONDITION: the submission has had its end. Metadata: submission_id, state."""
+ERROR_REASON_CALL_UNRESOLVED: ErrorReason.ValueType  # 53
+"""FAILED_PRECONDITION: a claimed call has no result. Metadata: tool_call_id."""
 ERROR_REASON_STALE_ACTIVATION: ErrorReason.ValueType  # 55
 """FAILED_PRECONDITION: the fence is not, or no longer, the right one. Metadata: run_id."""
 ERROR_REASON_REVISION_MISMATCH: ErrorReason.ValueType  # 60
 """ABORTED: expected_revision is not the session's. Metadata: revision."""
 ERROR_REASON_ETAG_MISMATCH: ErrorReason.ValueType  # 61
 """ABORTED: the record was changed since. Metadata: etag."""
+ERROR_REASON_ACTIVATION_MISMATCH: ErrorReason.ValueType  # 62
+"""ABORTED: expected_activation_id is not the current one. Metadata: activation_id."""
 ERROR_REASON_QUEUE_FULL: ErrorReason.ValueType  # 70
 """RESOURCE_EXHAUSTED: a limit of pending input is reached. Metadata: limit, queue."""
 ERROR_REASON_STREAM_LIMIT: ErrorReason.ValueType  # 72

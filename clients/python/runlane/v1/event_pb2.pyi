@@ -9,6 +9,7 @@ from google.protobuf import message as message
 from google.protobuf import timestamp_pb2 as timestamp_pb2
 from google.protobuf.internal import containers as containers
 from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
+from runlane.v1 import interaction_pb2 as interaction_pb2
 from runlane.v1 import message_pb2 as message_pb2
 from runlane.v1 import run_pb2 as run_pb2
 from runlane.v1 import session_pb2 as session_pb2
@@ -62,8 +63,20 @@ class Event(message.Message):
         """A queued input was taken back."""
         TYPE_RUN_CREATED: Event._Type.ValueType  # 40
         """A run was created."""
+        TYPE_RUN_WAITING: Event._Type.ValueType  # 41
+        """A run waits for the answer to its interaction."""
         TYPE_RUN_CANCELLATION_REQUESTED: Event._Type.ValueType  # 42
         """Cancellation of a run was requested for the first time."""
+        TYPE_RUN_PAUSE_REQUESTED: Event._Type.ValueType  # 43
+        """A pause of a run was requested; a boundary takes it."""
+        TYPE_RUN_PAUSED: Event._Type.ValueType  # 44
+        """A run was paused."""
+        TYPE_RUN_UNPAUSED: Event._Type.ValueType  # 45
+        """A pause, or the request for one, was taken back."""
+        TYPE_RUN_RECOVERING: Event._Type.ValueType  # 46
+        """A run was taken from an executor that was lost, and will go on."""
+        TYPE_RUN_STALLED: Event._Type.ValueType  # 47
+        """A run was taken from an executor that was lost, and waits for RestoreRun."""
         TYPE_RUN_TERMINAL: Event._Type.ValueType  # 49
         """A run ended; once a run."""
         TYPE_ACTIVATION_QUEUED: Event._Type.ValueType  # 50
@@ -80,6 +93,22 @@ class Event(message.Message):
         """A model step was reserved."""
         TYPE_MODEL_STEP_COMMITTED: Event._Type.ValueType  # 71
         """A model step was committed."""
+        TYPE_TOOL_CALL_PREPARED: Event._Type.ValueType  # 80
+        """A tool call may be claimed; also again, at recovery."""
+        TYPE_TOOL_CALL_CLAIMED: Event._Type.ValueType  # 81
+        """A tool call was claimed: its effect may happen from now on."""
+        TYPE_TOOL_CALL_COMMITTED: Event._Type.ValueType  # 82
+        """The result of a tool call was committed."""
+        TYPE_TOOL_CALL_OUTCOME_UNKNOWN: Event._Type.ValueType  # 83
+        """A claimed tool call has no result, and will get none."""
+        TYPE_TOOL_CALL_CANCELLED: Event._Type.ValueType  # 84
+        """A tool call was never run, and will not be."""
+        TYPE_INTERACTION_OPENED: Event._Type.ValueType  # 90
+        """An interaction was opened."""
+        TYPE_INTERACTION_ANSWERED: Event._Type.ValueType  # 92
+        """An interaction was answered."""
+        TYPE_INTERACTION_CLOSED: Event._Type.ValueType  # 93
+        """An interaction ended without an answer."""
 
     class Type(_Type, metaclass=_TypeEnumTypeWrapper):
         """Kinds of event. Each number is the field number of the kind's body."""
@@ -110,8 +139,20 @@ class Event(message.Message):
     """A queued input was taken back."""
     TYPE_RUN_CREATED: Event.Type.ValueType  # 40
     """A run was created."""
+    TYPE_RUN_WAITING: Event.Type.ValueType  # 41
+    """A run waits for the answer to its interaction."""
     TYPE_RUN_CANCELLATION_REQUESTED: Event.Type.ValueType  # 42
     """Cancellation of a run was requested for the first time."""
+    TYPE_RUN_PAUSE_REQUESTED: Event.Type.ValueType  # 43
+    """A pause of a run was requested; a boundary takes it."""
+    TYPE_RUN_PAUSED: Event.Type.ValueType  # 44
+    """A run was paused."""
+    TYPE_RUN_UNPAUSED: Event.Type.ValueType  # 45
+    """A pause, or the request for one, was taken back."""
+    TYPE_RUN_RECOVERING: Event.Type.ValueType  # 46
+    """A run was taken from an executor that was lost, and will go on."""
+    TYPE_RUN_STALLED: Event.Type.ValueType  # 47
+    """A run was taken from an executor that was lost, and waits for RestoreRun."""
     TYPE_RUN_TERMINAL: Event.Type.ValueType  # 49
     """A run ended; once a run."""
     TYPE_ACTIVATION_QUEUED: Event.Type.ValueType  # 50
@@ -128,6 +169,22 @@ class Event(message.Message):
     """A model step was reserved."""
     TYPE_MODEL_STEP_COMMITTED: Event.Type.ValueType  # 71
     """A model step was committed."""
+    TYPE_TOOL_CALL_PREPARED: Event.Type.ValueType  # 80
+    """A tool call may be claimed; also again, at recovery."""
+    TYPE_TOOL_CALL_CLAIMED: Event.Type.ValueType  # 81
+    """A tool call was claimed: its effect may happen from now on."""
+    TYPE_TOOL_CALL_COMMITTED: Event.Type.ValueType  # 82
+    """The result of a tool call was committed."""
+    TYPE_TOOL_CALL_OUTCOME_UNKNOWN: Event.Type.ValueType  # 83
+    """A claimed tool call has no result, and will get none."""
+    TYPE_TOOL_CALL_CANCELLED: Event.Type.ValueType  # 84
+    """A tool call was never run, and will not be."""
+    TYPE_INTERACTION_OPENED: Event.Type.ValueType  # 90
+    """An interaction was opened."""
+    TYPE_INTERACTION_ANSWERED: Event.Type.ValueType  # 92
+    """An interaction was answered."""
+    TYPE_INTERACTION_CLOSED: Event.Type.ValueType  # 93
+    """An interaction ended without an answer."""
 
     SEQUENCE_FIELD_NUMBER: builtins.int
     SESSION_ID_FIELD_NUMBER: builtins.int
@@ -153,7 +210,13 @@ class Event(message.Message):
     SUBMISSION_FAILED_FIELD_NUMBER: builtins.int
     SUBMISSION_WITHDRAWN_FIELD_NUMBER: builtins.int
     RUN_CREATED_FIELD_NUMBER: builtins.int
+    RUN_WAITING_FIELD_NUMBER: builtins.int
     RUN_CANCELLATION_REQUESTED_FIELD_NUMBER: builtins.int
+    RUN_PAUSE_REQUESTED_FIELD_NUMBER: builtins.int
+    RUN_PAUSED_FIELD_NUMBER: builtins.int
+    RUN_UNPAUSED_FIELD_NUMBER: builtins.int
+    RUN_RECOVERING_FIELD_NUMBER: builtins.int
+    RUN_STALLED_FIELD_NUMBER: builtins.int
     RUN_TERMINAL_FIELD_NUMBER: builtins.int
     ACTIVATION_QUEUED_FIELD_NUMBER: builtins.int
     ACTIVATION_LEASED_FIELD_NUMBER: builtins.int
@@ -162,6 +225,14 @@ class Event(message.Message):
     MESSAGE_APPENDED_FIELD_NUMBER: builtins.int
     MODEL_STEP_RESERVED_FIELD_NUMBER: builtins.int
     MODEL_STEP_COMMITTED_FIELD_NUMBER: builtins.int
+    TOOL_CALL_PREPARED_FIELD_NUMBER: builtins.int
+    TOOL_CALL_CLAIMED_FIELD_NUMBER: builtins.int
+    TOOL_CALL_COMMITTED_FIELD_NUMBER: builtins.int
+    TOOL_CALL_OUTCOME_UNKNOWN_FIELD_NUMBER: builtins.int
+    TOOL_CALL_CANCELLED_FIELD_NUMBER: builtins.int
+    INTERACTION_OPENED_FIELD_NUMBER: builtins.int
+    INTERACTION_ANSWERED_FIELD_NUMBER: builtins.int
+    INTERACTION_CLOSED_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Place in the session's order: 1, 2, ... without gaps, over restarts."""
     session_id: builtins.str
@@ -245,8 +316,32 @@ class Event(message.Message):
         """Body of TYPE_RUN_CREATED."""
 
     @builtins.property
+    def run_waiting(self) -> RunWaiting:
+        """Body of TYPE_RUN_WAITING."""
+
+    @builtins.property
     def run_cancellation_requested(self) -> RunCancellationRequested:
         """Body of TYPE_RUN_CANCELLATION_REQUESTED."""
+
+    @builtins.property
+    def run_pause_requested(self) -> RunPauseRequested:
+        """Body of TYPE_RUN_PAUSE_REQUESTED."""
+
+    @builtins.property
+    def run_paused(self) -> RunPaused:
+        """Body of TYPE_RUN_PAUSED."""
+
+    @builtins.property
+    def run_unpaused(self) -> RunUnpaused:
+        """Body of TYPE_RUN_UNPAUSED."""
+
+    @builtins.property
+    def run_recovering(self) -> RunRecovering:
+        """Body of TYPE_RUN_RECOVERING."""
+
+    @builtins.property
+    def run_stalled(self) -> RunStalled:
+        """Body of TYPE_RUN_STALLED."""
 
     @builtins.property
     def run_terminal(self) -> RunTerminal:
@@ -280,6 +375,38 @@ class Event(message.Message):
     def model_step_committed(self) -> ModelStepCommitted:
         """Body of TYPE_MODEL_STEP_COMMITTED."""
 
+    @builtins.property
+    def tool_call_prepared(self) -> ToolCallPrepared:
+        """Body of TYPE_TOOL_CALL_PREPARED."""
+
+    @builtins.property
+    def tool_call_claimed(self) -> ToolCallClaimed:
+        """Body of TYPE_TOOL_CALL_CLAIMED."""
+
+    @builtins.property
+    def tool_call_committed(self) -> ToolCallCommitted:
+        """Body of TYPE_TOOL_CALL_COMMITTED."""
+
+    @builtins.property
+    def tool_call_outcome_unknown(self) -> ToolCallOutcomeUnknown:
+        """Body of TYPE_TOOL_CALL_OUTCOME_UNKNOWN."""
+
+    @builtins.property
+    def tool_call_cancelled(self) -> ToolCallCancelled:
+        """Body of TYPE_TOOL_CALL_CANCELLED."""
+
+    @builtins.property
+    def interaction_opened(self) -> InteractionOpened:
+        """Body of TYPE_INTERACTION_OPENED."""
+
+    @builtins.property
+    def interaction_answered(self) -> InteractionAnswered:
+        """Body of TYPE_INTERACTION_ANSWERED."""
+
+    @builtins.property
+    def interaction_closed(self) -> InteractionClosed:
+        """Body of TYPE_INTERACTION_CLOSED."""
+
     def __init__(
         self,
         *,
@@ -307,7 +434,13 @@ class Event(message.Message):
         submission_failed: SubmissionFailed | None = ...,
         submission_withdrawn: SubmissionWithdrawn | None = ...,
         run_created: RunCreated | None = ...,
+        run_waiting: RunWaiting | None = ...,
         run_cancellation_requested: RunCancellationRequested | None = ...,
+        run_pause_requested: RunPauseRequested | None = ...,
+        run_paused: RunPaused | None = ...,
+        run_unpaused: RunUnpaused | None = ...,
+        run_recovering: RunRecovering | None = ...,
+        run_stalled: RunStalled | None = ...,
         run_terminal: RunTerminal | None = ...,
         activation_queued: ActivationQueued | None = ...,
         activation_leased: ActivationLeased | None = ...,
@@ -316,12 +449,20 @@ class Event(message.Message):
         message_appended: MessageAppended | None = ...,
         model_step_reserved: ModelStepReserved | None = ...,
         model_step_committed: ModelStepCommitted | None = ...,
+        tool_call_prepared: ToolCallPrepared | None = ...,
+        tool_call_claimed: ToolCallClaimed | None = ...,
+        tool_call_committed: ToolCallCommitted | None = ...,
+        tool_call_outcome_unknown: ToolCallOutcomeUnknown | None = ...,
+        tool_call_cancelled: ToolCallCancelled | None = ...,
+        interaction_opened: InteractionOpened | None = ...,
+        interaction_answered: InteractionAnswered | None = ...,
+        interaction_closed: InteractionClosed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["activation_abandoned", b"activation_abandoned", "activation_ended", b"activation_ended", "activation_leased", b"activation_leased", "activation_queued", b"activation_queued", "body", b"body", "event_time", b"event_time", "message", b"message", "message_appended", b"message_appended", "model_step_committed", b"model_step_committed", "model_step_reserved", b"model_step_reserved", "run_cancellation_requested", b"run_cancellation_requested", "run_created", b"run_created", "run_terminal", b"run_terminal", "session_closed", b"session_closed", "session_created", b"session_created", "session_deleted", b"session_deleted", "session_forked", b"session_forked", "session_reopened", b"session_reopened", "session_updated", b"session_updated", "submission_delivered", b"submission_delivered", "submission_failed", b"submission_failed", "submission_moved", b"submission_moved", "submission_pending", b"submission_pending", "submission_withdrawn", b"submission_withdrawn"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["activation_abandoned", b"activation_abandoned", "activation_ended", b"activation_ended", "activation_leased", b"activation_leased", "activation_queued", b"activation_queued", "body", b"body", "event_time", b"event_time", "interaction_answered", b"interaction_answered", "interaction_closed", b"interaction_closed", "interaction_opened", b"interaction_opened", "message", b"message", "message_appended", b"message_appended", "model_step_committed", b"model_step_committed", "model_step_reserved", b"model_step_reserved", "run_cancellation_requested", b"run_cancellation_requested", "run_created", b"run_created", "run_pause_requested", b"run_pause_requested", "run_paused", b"run_paused", "run_recovering", b"run_recovering", "run_stalled", b"run_stalled", "run_terminal", b"run_terminal", "run_unpaused", b"run_unpaused", "run_waiting", b"run_waiting", "session_closed", b"session_closed", "session_created", b"session_created", "session_deleted", b"session_deleted", "session_forked", b"session_forked", "session_reopened", b"session_reopened", "session_updated", b"session_updated", "submission_delivered", b"submission_delivered", "submission_failed", b"submission_failed", "submission_moved", b"submission_moved", "submission_pending", b"submission_pending", "submission_withdrawn", b"submission_withdrawn", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_claimed", b"tool_call_claimed", "tool_call_committed", b"tool_call_committed", "tool_call_outcome_unknown", b"tool_call_outcome_unknown", "tool_call_prepared", b"tool_call_prepared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["activation_abandoned", b"activation_abandoned", "activation_ended", b"activation_ended", "activation_id", b"activation_id", "activation_leased", b"activation_leased", "activation_queued", b"activation_queued", "actor", b"actor", "attempt", b"attempt", "body", b"body", "event_time", b"event_time", "may_skip", b"may_skip", "message", b"message", "message_appended", b"message_appended", "model_step_committed", b"model_step_committed", "model_step_reserved", b"model_step_reserved", "request_id", b"request_id", "run_cancellation_requested", b"run_cancellation_requested", "run_created", b"run_created", "run_id", b"run_id", "run_sequence", b"run_sequence", "run_terminal", b"run_terminal", "sequence", b"sequence", "session_closed", b"session_closed", "session_created", b"session_created", "session_deleted", b"session_deleted", "session_forked", b"session_forked", "session_id", b"session_id", "session_reopened", b"session_reopened", "session_updated", b"session_updated", "submission_delivered", b"submission_delivered", "submission_failed", b"submission_failed", "submission_moved", b"submission_moved", "submission_pending", b"submission_pending", "submission_withdrawn", b"submission_withdrawn", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["activation_abandoned", b"activation_abandoned", "activation_ended", b"activation_ended", "activation_id", b"activation_id", "activation_leased", b"activation_leased", "activation_queued", b"activation_queued", "actor", b"actor", "attempt", b"attempt", "body", b"body", "event_time", b"event_time", "interaction_answered", b"interaction_answered", "interaction_closed", b"interaction_closed", "interaction_opened", b"interaction_opened", "may_skip", b"may_skip", "message", b"message", "message_appended", b"message_appended", "model_step_committed", b"model_step_committed", "model_step_reserved", b"model_step_reserved", "request_id", b"request_id", "run_cancellation_requested", b"run_cancellation_requested", "run_created", b"run_created", "run_id", b"run_id", "run_pause_requested", b"run_pause_requested", "run_paused", b"run_paused", "run_recovering", b"run_recovering", "run_sequence", b"run_sequence", "run_stalled", b"run_stalled", "run_terminal", b"run_terminal", "run_unpaused", b"run_unpaused", "run_waiting", b"run_waiting", "sequence", b"sequence", "session_closed", b"session_closed", "session_created", b"session_created", "session_deleted", b"session_deleted", "session_forked", b"session_forked", "session_id", b"session_id", "session_reopened", b"session_reopened", "session_updated", b"session_updated", "submission_delivered", b"submission_delivered", "submission_failed", b"submission_failed", "submission_moved", b"submission_moved", "submission_pending", b"submission_pending", "submission_withdrawn", b"submission_withdrawn", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_claimed", b"tool_call_claimed", "tool_call_committed", b"tool_call_committed", "tool_call_outcome_unknown", b"tool_call_outcome_unknown", "tool_call_prepared", b"tool_call_prepared", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = typing.Literal["session_created", "session_updated", "session_closed", "session_reopened", "session_forked", "session_deleted", "submission_pending", "submission_moved", "submission_delivered", "submission_failed", "submission_withdrawn", "run_created", "run_cancellation_requested", "run_terminal", "activation_queued", "activation_leased", "activation_ended", "activation_abandoned", "message_appended", "model_step_reserved", "model_step_committed"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = typing.Literal["session_created", "session_updated", "session_closed", "session_reopened", "session_forked", "session_deleted", "submission_pending", "submission_moved", "submission_delivered", "submission_failed", "submission_withdrawn", "run_created", "run_waiting", "run_cancellation_requested", "run_pause_requested", "run_paused", "run_unpaused", "run_recovering", "run_stalled", "run_terminal", "activation_queued", "activation_leased", "activation_ended", "activation_abandoned", "message_appended", "model_step_reserved", "model_step_committed", "tool_call_prepared", "tool_call_claimed", "tool_call_committed", "tool_call_outcome_unknown", "tool_call_cancelled", "interaction_opened", "interaction_answered", "interaction_closed"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -635,17 +776,126 @@ class RunCancellationRequested(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class RunWaiting(message.Message):
+    """A run waits for the answer to its interaction."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    INTERACTION_ID_FIELD_NUMBER: builtins.int
+    interaction_id: builtins.str
+    """The interaction."""
+    def __init__(
+        self,
+        *,
+        interaction_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["interaction_id", b"interaction_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RunPauseRequested(message.Message):
+    """A pause of a run was requested."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RunPaused(message.Message):
+    """A run was paused: nobody has it until it is unpaused."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RunUnpaused(message.Message):
+    """A pause, or the request for one, was taken back."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RunRecovering(message.Message):
+    """A run was taken from an executor that was lost, and will go on."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    RECOVERIES_FIELD_NUMBER: builtins.int
+    NOT_BEFORE_TIME_FIELD_NUMBER: builtins.int
+    recoveries: builtins.int
+    """Recoveries since its last progress, this one included; 0: not counted."""
+    @builtins.property
+    def not_before_time(self) -> timestamp_pb2.Timestamp:
+        """When it may be leased again."""
+
+    def __init__(
+        self,
+        *,
+        recoveries: builtins.int = ...,
+        not_before_time: timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["not_before_time", b"not_before_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["not_before_time", b"not_before_time", "recoveries", b"recoveries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RunStalled(message.Message):
+    """A run was taken from an executor that was lost, and waits for RestoreRun."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class RunTerminal(message.Message):
     """A run ended."""
 
     DESCRIPTOR: descriptor.Descriptor
 
     STOP_REASON_FIELD_NUMBER: builtins.int
+    CAUSE_FIELD_NUMBER: builtins.int
     FAILURE_REASON_FIELD_NUMBER: builtins.int
     OUTPUT_MESSAGE_NUMBER_FIELD_NUMBER: builtins.int
     MESSAGE_CUTOFF_FIELD_NUMBER: builtins.int
     stop_reason: run_pb2.Run.StopReason.ValueType
     """Why."""
+    cause: run_pb2.Run.StopReason.ValueType
+    """What ended it, where `stop_reason` is OUTCOME_UNKNOWN."""
     failure_reason: run_pb2.RunFailure.Reason.ValueType
     """What kind of failure; only of FAILED. GetRun has the text."""
     output_message_number: builtins.int
@@ -656,13 +906,14 @@ class RunTerminal(message.Message):
         self,
         *,
         stop_reason: run_pb2.Run.StopReason.ValueType = ...,
+        cause: run_pb2.Run.StopReason.ValueType = ...,
         failure_reason: run_pb2.RunFailure.Reason.ValueType = ...,
         output_message_number: builtins.int = ...,
         message_cutoff: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["failure_reason", b"failure_reason", "message_cutoff", b"message_cutoff", "output_message_number", b"output_message_number", "stop_reason", b"stop_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cause", b"cause", "failure_reason", b"failure_reason", "message_cutoff", b"message_cutoff", "output_message_number", b"output_message_number", "stop_reason", b"stop_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -728,8 +979,14 @@ class ActivationEnded(message.Message):
         """It finished the run."""
         REASON_RELEASED: ActivationEnded._Reason.ValueType  # 2
         """It gave the run back to the queue."""
+        REASON_SUSPENDED: ActivationEnded._Reason.ValueType  # 3
+        """It suspended the run until an answer."""
+        REASON_PAUSED: ActivationEnded._Reason.ValueType  # 4
+        """A boundary took a request to pause."""
         REASON_BUDGET_EXHAUSTED: ActivationEnded._Reason.ValueType  # 5
-        """It reserved a step beyond the budget."""
+        """It went beyond a budget."""
+        REASON_TOOL_FAILED: ActivationEnded._Reason.ValueType  # 6
+        """A tool failed under tool error policy STOP."""
 
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
         """The act."""
@@ -740,8 +997,14 @@ class ActivationEnded(message.Message):
     """It finished the run."""
     REASON_RELEASED: ActivationEnded.Reason.ValueType  # 2
     """It gave the run back to the queue."""
+    REASON_SUSPENDED: ActivationEnded.Reason.ValueType  # 3
+    """It suspended the run until an answer."""
+    REASON_PAUSED: ActivationEnded.Reason.ValueType  # 4
+    """A boundary took a request to pause."""
     REASON_BUDGET_EXHAUSTED: ActivationEnded.Reason.ValueType  # 5
-    """It reserved a step beyond the budget."""
+    """It went beyond a budget."""
+    REASON_TOOL_FAILED: ActivationEnded.Reason.ValueType  # 6
+    """A tool failed under tool error policy STOP."""
 
     REASON_FIELD_NUMBER: builtins.int
     reason: ActivationEnded.Reason.ValueType
@@ -777,6 +1040,18 @@ class ActivationAbandoned(message.Message):
         """The executor did not settle a cancelled run in time."""
         REASON_LEASE_EXPIRED: ActivationAbandoned._Reason.ValueType  # 3
         """The lease ran out."""
+        REASON_UNCONFIRMED: ActivationAbandoned._Reason.ValueType  # 4
+        """Nothing was ever heard on the lease; it is queued again at once."""
+        REASON_DEADLINE_EXCEEDED: ActivationAbandoned._Reason.ValueType  # 5
+        """The run's deadline passed."""
+        REASON_PAUSED: ActivationAbandoned._Reason.ValueType  # 6
+        """The run was paused before an executor had it."""
+        REASON_RESTORED: ActivationAbandoned._Reason.ValueType  # 7
+        """RestoreRun took it with force."""
+        REASON_NO_EXECUTOR: ActivationAbandoned._Reason.ValueType  # 8
+        """No executor took it in time."""
+        REASON_SETTLED: ActivationAbandoned._Reason.ValueType  # 9
+        """The run was ended by hand."""
 
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
         """What ended it."""
@@ -789,6 +1064,18 @@ class ActivationAbandoned(message.Message):
     """The executor did not settle a cancelled run in time."""
     REASON_LEASE_EXPIRED: ActivationAbandoned.Reason.ValueType  # 3
     """The lease ran out."""
+    REASON_UNCONFIRMED: ActivationAbandoned.Reason.ValueType  # 4
+    """Nothing was ever heard on the lease; it is queued again at once."""
+    REASON_DEADLINE_EXCEEDED: ActivationAbandoned.Reason.ValueType  # 5
+    """The run's deadline passed."""
+    REASON_PAUSED: ActivationAbandoned.Reason.ValueType  # 6
+    """The run was paused before an executor had it."""
+    REASON_RESTORED: ActivationAbandoned.Reason.ValueType  # 7
+    """RestoreRun took it with force."""
+    REASON_NO_EXECUTOR: ActivationAbandoned.Reason.ValueType  # 8
+    """No executor took it in time."""
+    REASON_SETTLED: ActivationAbandoned.Reason.ValueType  # 9
+    """The run was ended by hand."""
 
     REASON_FIELD_NUMBER: builtins.int
     reason: ActivationAbandoned.Reason.ValueType
@@ -907,6 +1194,202 @@ class ModelStepCommitted(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class ToolCallPrepared(message.Message):
+    """A tool call may be claimed."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TOOL_CALL_ID_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    ORDINAL_FIELD_NUMBER: builtins.int
+    tool_call_id: builtins.str
+    """The call."""
+    name: builtins.str
+    """The tool."""
+    ordinal: builtins.int
+    """Place in its batch, from 1."""
+    def __init__(
+        self,
+        *,
+        tool_call_id: builtins.str = ...,
+        name: builtins.str = ...,
+        ordinal: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["name", b"name", "ordinal", b"ordinal", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ToolCallClaimed(message.Message):
+    """A tool call was claimed."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TOOL_CALL_ID_FIELD_NUMBER: builtins.int
+    IDEMPOTENT_FIELD_NUMBER: builtins.int
+    tool_call_id: builtins.str
+    """The call."""
+    idempotent: builtins.bool
+    """Whether it may be run again if its result is lost."""
+    def __init__(
+        self,
+        *,
+        tool_call_id: builtins.str = ...,
+        idempotent: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["idempotent", b"idempotent", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ToolCallCommitted(message.Message):
+    """The result of a tool call was committed. Its message.appended comes once those of all
+    calls before it in the batch have come.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TOOL_CALL_ID_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    tool_call_id: builtins.str
+    """The call."""
+    outcome: message_pb2.ToolResult.Outcome.ValueType
+    """What became of it."""
+    def __init__(
+        self,
+        *,
+        tool_call_id: builtins.str = ...,
+        outcome: message_pb2.ToolResult.Outcome.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["outcome", b"outcome", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ToolCallOutcomeUnknown(message.Message):
+    """A claimed tool call has no result, and will get none."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TOOL_CALL_ID_FIELD_NUMBER: builtins.int
+    tool_call_id: builtins.str
+    """The call."""
+    def __init__(
+        self,
+        *,
+        tool_call_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ToolCallCancelled(message.Message):
+    """A tool call was never run, and will not be."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TOOL_CALL_ID_FIELD_NUMBER: builtins.int
+    tool_call_id: builtins.str
+    """The call."""
+    def __init__(
+        self,
+        *,
+        tool_call_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class InteractionOpened(message.Message):
+    """An interaction was opened."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    INTERACTION_ID_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: builtins.int
+    interaction_id: builtins.str
+    """The interaction."""
+    version: builtins.int
+    """Its version."""
+    @builtins.property
+    def expire_time(self) -> timestamp_pb2.Timestamp:
+        """When it expires; unset: never."""
+
+    def __init__(
+        self,
+        *,
+        interaction_id: builtins.str = ...,
+        version: builtins.int = ...,
+        expire_time: timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["expire_time", b"expire_time", "interaction_id", b"interaction_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class InteractionAnswered(message.Message):
+    """An interaction was answered."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    INTERACTION_ID_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    interaction_id: builtins.str
+    """The interaction."""
+    version: builtins.int
+    """The version that was answered."""
+    def __init__(
+        self,
+        *,
+        interaction_id: builtins.str = ...,
+        version: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["interaction_id", b"interaction_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class InteractionClosed(message.Message):
+    """An interaction ended without an answer."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    INTERACTION_ID_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    interaction_id: builtins.str
+    """The interaction."""
+    reason: interaction_pb2.Interaction.CloseReason.ValueType
+    """Why."""
+    def __init__(
+        self,
+        *,
+        interaction_id: builtins.str = ...,
+        reason: interaction_pb2.Interaction.CloseReason.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["interaction_id", b"interaction_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class Delta(message.Message):
     """A piece of a model answer on its way. Best effort: pieces may be lost or
     merged; the message that is appended replaces them all. A reader drops what
@@ -1005,6 +1488,7 @@ class Control(message.Message):
     PHASE_FIELD_NUMBER: builtins.int
     ACTIVATION_FIELD_NUMBER: builtins.int
     CANCELLING_FIELD_NUMBER: builtins.int
+    PAUSE_REQUESTED_FIELD_NUMBER: builtins.int
     PENDING_STEERS_FIELD_NUMBER: builtins.int
     PENDING_NEXT_RUNS_FIELD_NUMBER: builtins.int
     ALLOWED_COMMANDS_FIELD_NUMBER: builtins.int
@@ -1016,6 +1500,8 @@ class Control(message.Message):
     """Its phase; unset while the session is idle."""
     cancelling: builtins.bool
     """True once cancellation of the live run was requested."""
+    pause_requested: builtins.bool
+    """True once a pause of the live run was asked for and no boundary has taken it."""
     pending_steers: builtins.int
     """Number of pending steers."""
     pending_next_runs: builtins.int
@@ -1039,6 +1525,7 @@ class Control(message.Message):
         phase: run_pb2.Run.Phase.ValueType = ...,
         activation: run_pb2.Activation | None = ...,
         cancelling: builtins.bool = ...,
+        pause_requested: builtins.bool = ...,
         pending_steers: builtins.int = ...,
         pending_next_runs: builtins.int = ...,
         allowed_commands: abc.Iterable[session_pb2.Command.ValueType] | None = ...,
@@ -1047,6 +1534,6 @@ class Control(message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["activation", b"activation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["activation", b"activation", "allowed_commands", b"allowed_commands", "as_of_sequence", b"as_of_sequence", "cancelling", b"cancelling", "pending_next_runs", b"pending_next_runs", "pending_steers", b"pending_steers", "phase", b"phase", "run_id", b"run_id", "waiting_for_executor", b"waiting_for_executor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["activation", b"activation", "allowed_commands", b"allowed_commands", "as_of_sequence", b"as_of_sequence", "cancelling", b"cancelling", "pause_requested", b"pause_requested", "pending_next_runs", b"pending_next_runs", "pending_steers", b"pending_steers", "phase", b"phase", "run_id", b"run_id", "waiting_for_executor", b"waiting_for_executor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

@@ -11,6 +11,7 @@ from google.protobuf import timestamp_pb2 as timestamp_pb2
 from google.protobuf.internal import containers as containers
 from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
 from runlane.v1 import event_pb2 as event_pb2
+from runlane.v1 import interaction_pb2 as interaction_pb2
 from runlane.v1 import message_pb2 as message_pb2
 from runlane.v1 import run_pb2 as run_pb2
 import builtins as builtins
@@ -120,6 +121,8 @@ class LeasedActivation(message.Message):
     KIND_FIELD_NUMBER: builtins.int
     RUN_FIELD_NUMBER: builtins.int
     RESERVED_STEP_FIELD_NUMBER: builtins.int
+    TOOL_CALLS_FIELD_NUMBER: builtins.int
+    ANSWERED_INTERACTIONS_FIELD_NUMBER: builtins.int
     CONTEXT_FIELD_NUMBER: builtins.int
     CONTROL_FIELD_NUMBER: builtins.int
     kind: run_pb2.Activation.Kind.ValueType
@@ -133,6 +136,14 @@ class LeasedActivation(message.Message):
     @builtins.property
     def run(self) -> run_pb2.Run:
         """The run, with options and usage."""
+
+    @builtins.property
+    def tool_calls(self) -> containers.RepeatedCompositeFieldContainer[ToolCall]:
+        """The open batch of tool calls, by ordinal."""
+
+    @builtins.property
+    def answered_interactions(self) -> containers.RepeatedCompositeFieldContainer[interaction_pb2.Interaction]:
+        """Interactions of the run that were answered since its newest model step, oldest first."""
 
     @builtins.property
     def context(self) -> ModelContext:
@@ -149,12 +160,14 @@ class LeasedActivation(message.Message):
         kind: run_pb2.Activation.Kind.ValueType = ...,
         run: run_pb2.Run | None = ...,
         reserved_step: builtins.int = ...,
+        tool_calls: abc.Iterable[ToolCall] | None = ...,
+        answered_interactions: abc.Iterable[interaction_pb2.Interaction] | None = ...,
         context: ModelContext | None = ...,
         control: ActivationControl | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["context", b"context", "control", b"control", "fence", b"fence", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["context", b"context", "control", b"control", "fence", b"fence", "kind", b"kind", "reserved_step", b"reserved_step", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["answered_interactions", b"answered_interactions", "context", b"context", "control", b"control", "fence", b"fence", "kind", b"kind", "reserved_step", b"reserved_step", "run", b"run", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -181,6 +194,107 @@ class ModelContext(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class ToolCall(message.Message):
+    """One call that the model asked for, and how far it got."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    class _State:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[ToolCall._State.ValueType], builtins.type):
+        DESCRIPTOR: descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: ToolCall._State.ValueType  # 0
+        """Not said."""
+        STATE_PREPARED: ToolCall._State.ValueType  # 1
+        """It may be claimed."""
+        STATE_CLAIMED: ToolCall._State.ValueType  # 2
+        """An executor has it; its effect may happen."""
+        STATE_COMMITTED: ToolCall._State.ValueType  # 3
+        """It has its result."""
+        STATE_OUTCOME_UNKNOWN: ToolCall._State.ValueType  # 4
+        """It was claimed, and whether it had its effect is not known."""
+        STATE_CANCELLED: ToolCall._State.ValueType  # 5
+        """It was never run."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper):
+        """How far a call gets."""
+
+    STATE_UNSPECIFIED: ToolCall.State.ValueType  # 0
+    """Not said."""
+    STATE_PREPARED: ToolCall.State.ValueType  # 1
+    """It may be claimed."""
+    STATE_CLAIMED: ToolCall.State.ValueType  # 2
+    """An executor has it; its effect may happen."""
+    STATE_COMMITTED: ToolCall.State.ValueType  # 3
+    """It has its result."""
+    STATE_OUTCOME_UNKNOWN: ToolCall.State.ValueType  # 4
+    """It was claimed, and whether it had its effect is not known."""
+    STATE_CANCELLED: ToolCall.State.ValueType  # 5
+    """It was never run."""
+
+    TOOL_CALL_ID_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    ORDINAL_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    ARGUMENTS_JSON_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    IDEMPOTENT_FIELD_NUMBER: builtins.int
+    RESULT_FIELD_NUMBER: builtins.int
+    CREATE_TIME_FIELD_NUMBER: builtins.int
+    SETTLE_TIME_FIELD_NUMBER: builtins.int
+    tool_call_id: builtins.str
+    """Id of the call in its run."""
+    run_id: builtins.str
+    """The run."""
+    step: builtins.int
+    """The model step that asked for it."""
+    ordinal: builtins.int
+    """Place in its batch, from 1."""
+    name: builtins.str
+    """The tool."""
+    arguments_json: builtins.str
+    """The arguments as JSON; empty where they are malformed."""
+    state: ToolCall.State.ValueType
+    """How far it got."""
+    idempotent: builtins.bool
+    """Whether it was claimed as one that may be run again."""
+    @builtins.property
+    def result(self) -> message_pb2.ToolResult:
+        """Its result, once COMMITTED."""
+
+    @builtins.property
+    def create_time(self) -> timestamp_pb2.Timestamp:
+        """When its step was committed."""
+
+    @builtins.property
+    def settle_time(self) -> timestamp_pb2.Timestamp:
+        """When it reached its end."""
+
+    def __init__(
+        self,
+        *,
+        tool_call_id: builtins.str = ...,
+        run_id: builtins.str = ...,
+        step: builtins.int = ...,
+        ordinal: builtins.int = ...,
+        name: builtins.str = ...,
+        arguments_json: builtins.str = ...,
+        state: ToolCall.State.ValueType = ...,
+        idempotent: builtins.bool = ...,
+        result: message_pb2.ToolResult | None = ...,
+        create_time: timestamp_pb2.Timestamp | None = ...,
+        settle_time: timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["create_time", b"create_time", "result", b"result", "settle_time", b"settle_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["arguments_json", b"arguments_json", "create_time", b"create_time", "idempotent", b"idempotent", "name", b"name", "ordinal", b"ordinal", "result", b"result", "run_id", b"run_id", "settle_time", b"settle_time", "state", b"state", "step", b"step", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class ActivationControl(message.Message):
     """What the server asks of an executor."""
 
@@ -188,10 +302,13 @@ class ActivationControl(message.Message):
 
     CANCEL_REQUESTED_FIELD_NUMBER: builtins.int
     CANCEL_GRACE_EXPIRE_TIME_FIELD_NUMBER: builtins.int
+    PAUSE_REQUESTED_FIELD_NUMBER: builtins.int
     LEASE_EXPIRE_TIME_FIELD_NUMBER: builtins.int
     ENDED_FIELD_NUMBER: builtins.int
     cancel_requested: builtins.bool
     """Cancellation of the run was requested: stop, and finish."""
+    pause_requested: builtins.bool
+    """A pause was requested: the next boundary, or reservation, takes it."""
     ended: builtins.bool
     """True where the activation has ended: stop, every further call is STALE_ACTIVATION."""
     @builtins.property
@@ -207,12 +324,13 @@ class ActivationControl(message.Message):
         *,
         cancel_requested: builtins.bool = ...,
         cancel_grace_expire_time: timestamp_pb2.Timestamp | None = ...,
+        pause_requested: builtins.bool = ...,
         lease_expire_time: timestamp_pb2.Timestamp | None = ...,
         ended: builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["cancel_grace_expire_time", b"cancel_grace_expire_time", "lease_expire_time", b"lease_expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["cancel_grace_expire_time", b"cancel_grace_expire_time", "cancel_requested", b"cancel_requested", "ended", b"ended", "lease_expire_time", b"lease_expire_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cancel_grace_expire_time", b"cancel_grace_expire_time", "cancel_requested", b"cancel_requested", "ended", b"ended", "lease_expire_time", b"lease_expire_time", "pause_requested", b"pause_requested"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -367,6 +485,7 @@ class CommitRequest(message.Message):
     FENCE_FIELD_NUMBER: builtins.int
     OPERATIONS_FIELD_NUMBER: builtins.int
     FINISH_FIELD_NUMBER: builtins.int
+    SUSPEND_FIELD_NUMBER: builtins.int
     RELEASE_FIELD_NUMBER: builtins.int
     LEASE_DURATION_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
@@ -385,6 +504,10 @@ class CommitRequest(message.Message):
         """End the run."""
 
     @builtins.property
+    def suspend(self) -> Suspend:
+        """Wait for an answer; nobody has the run until then."""
+
+    @builtins.property
     def release(self) -> Release:
         """Give the run back to the queue; it is leased again, to anybody."""
 
@@ -398,15 +521,16 @@ class CommitRequest(message.Message):
         fence: run_pb2.Fence | None = ...,
         operations: abc.Iterable[Operation] | None = ...,
         finish: Finish | None = ...,
+        suspend: Suspend | None = ...,
         release: Release | None = ...,
         lease_duration: duration_pb2.Duration | None = ...,
         request_id: builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["fence", b"fence", "finish", b"finish", "lease_duration", b"lease_duration", "outcome", b"outcome", "release", b"release"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["fence", b"fence", "finish", b"finish", "lease_duration", b"lease_duration", "outcome", b"outcome", "release", b"release", "suspend", b"suspend"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["fence", b"fence", "finish", b"finish", "lease_duration", b"lease_duration", "operations", b"operations", "outcome", b"outcome", "release", b"release", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["fence", b"fence", "finish", b"finish", "lease_duration", b"lease_duration", "operations", b"operations", "outcome", b"outcome", "release", b"release", "request_id", b"request_id", "suspend", b"suspend"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = typing.Literal["finish", "release"]  # noqa: Y015
+    _WhichOneofReturnType_outcome: _TypeAlias = typing.Literal["finish", "suspend", "release"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
@@ -418,6 +542,8 @@ class Operation(message.Message):
 
     RESERVE_MODEL_STEP_FIELD_NUMBER: builtins.int
     COMMIT_MODEL_STEP_FIELD_NUMBER: builtins.int
+    CLAIM_TOOL_CALLS_FIELD_NUMBER: builtins.int
+    COMMIT_TOOL_RESULTS_FIELD_NUMBER: builtins.int
     @builtins.property
     def reserve_model_step(self) -> ReserveModelStep:
         """Ask for a model step; last in its list, without an outcome."""
@@ -426,17 +552,27 @@ class Operation(message.Message):
     def commit_model_step(self) -> CommitModelStep:
         """The answer to a model step that was granted."""
 
+    @builtins.property
+    def claim_tool_calls(self) -> ClaimToolCalls:
+        """Tool calls that are about to be run."""
+
+    @builtins.property
+    def commit_tool_results(self) -> CommitToolResults:
+        """Results of tool calls."""
+
     def __init__(
         self,
         *,
         reserve_model_step: ReserveModelStep | None = ...,
         commit_model_step: CommitModelStep | None = ...,
+        claim_tool_calls: ClaimToolCalls | None = ...,
+        commit_tool_results: CommitToolResults | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["commit_model_step", b"commit_model_step", "operation", b"operation", "reserve_model_step", b"reserve_model_step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["claim_tool_calls", b"claim_tool_calls", "commit_model_step", b"commit_model_step", "commit_tool_results", b"commit_tool_results", "operation", b"operation", "reserve_model_step", b"reserve_model_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["commit_model_step", b"commit_model_step", "operation", b"operation", "reserve_model_step", b"reserve_model_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["claim_tool_calls", b"claim_tool_calls", "commit_model_step", b"commit_model_step", "commit_tool_results", b"commit_tool_results", "operation", b"operation", "reserve_model_step", b"reserve_model_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_operation: _TypeAlias = typing.Literal["reserve_model_step", "commit_model_step"]  # noqa: Y015
+    _WhichOneofReturnType_operation: _TypeAlias = typing.Literal["reserve_model_step", "commit_model_step", "claim_tool_calls", "commit_tool_results"]  # noqa: Y015
     _WhichOneofArgType_operation: _TypeAlias = typing.Literal["operation", b"operation"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_operation) -> _WhichOneofReturnType_operation | None: ...
 
@@ -457,8 +593,9 @@ class ReserveModelStep(message.Message):
 
 @typing.final
 class CommitModelStep(message.Message):
-    """The whole answer of the model. It is a final answer: after it the run ends,
-    or goes on where a steer is delivered in the same transaction.
+    """The whole answer of the model. Without tool uses it is a final answer: after
+    it the run ends, or goes on where a steer is delivered in the same
+    transaction. With tool uses it opens a batch of calls.
     """
 
     DESCRIPTOR: descriptor.Descriptor
@@ -490,6 +627,86 @@ class CommitModelStep(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["content", b"content", "finish_reason", b"finish_reason", "model", b"model", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ClaimToolCalls(message.Message):
+    """Tool calls that are about to be run: claimed before the effect."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TOOL_CALL_IDS_FIELD_NUMBER: builtins.int
+    IDEMPOTENT_FIELD_NUMBER: builtins.int
+    idempotent: builtins.bool
+    """Whether they may be run again if their results are lost. Where it is false a lost result
+    ends the run OUTCOME_UNKNOWN: they are never run twice.
+    """
+    @builtins.property
+    def tool_call_ids(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Calls of the open batch, in any order: 1 to 64."""
+
+    def __init__(
+        self,
+        *,
+        tool_call_ids: abc.Iterable[builtins.str] | None = ...,
+        idempotent: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["idempotent", b"idempotent", "tool_call_ids", b"tool_call_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommitToolResults(message.Message):
+    """Results of tool calls: committed after the effect. A result that is not OK is also taken
+    for a call that was not claimed: it is then never run.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: builtins.int
+    @builtins.property
+    def results(self) -> containers.RepeatedCompositeFieldContainer[message_pb2.ToolResult]:
+        """One for each call, in any order: 1 to 64; 3 MiB in all."""
+
+    def __init__(
+        self,
+        *,
+        results: abc.Iterable[message_pb2.ToolResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class Suspend(message.Message):
+    """Wait for an answer."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    PROMPT_FIELD_NUMBER: builtins.int
+    EXPIRE_DURATION_FIELD_NUMBER: builtins.int
+    @builtins.property
+    def prompt(self) -> interaction_pb2.Prompt:
+        """The question; required."""
+
+    @builtins.property
+    def expire_duration(self) -> duration_pb2.Duration:
+        """How long it stays open: up to 30 days. Default: the run's interaction_timeout."""
+
+    def __init__(
+        self,
+        *,
+        prompt: interaction_pb2.Prompt | None = ...,
+        expire_duration: duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["expire_duration", b"expire_duration", "prompt", b"prompt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["expire_duration", b"expire_duration", "prompt", b"prompt"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -593,6 +810,7 @@ class CommitResponse(message.Message):
     RESULTS_FIELD_NUMBER: builtins.int
     OUTCOME_APPLIED_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
+    EXTERNAL_TOKEN_FIELD_NUMBER: builtins.int
     DELIVERED_FIELD_NUMBER: builtins.int
     RUN_FIELD_NUMBER: builtins.int
     CONTROL_FIELD_NUMBER: builtins.int
@@ -603,6 +821,10 @@ class CommitResponse(message.Message):
     """Whether the outcome was applied; false also where none was given."""
     position: run_pb2.Run.Position.ValueType
     """Where the run stands."""
+    external_token: builtins.str
+    """The token that completes an external wait; only in the answer that opened it, and its
+    replays.
+    """
     fence_lost: builtins.bool
     """True where the lease of a replayed answer has ended since."""
     sequence: builtins.int
@@ -631,6 +853,7 @@ class CommitResponse(message.Message):
         results: abc.Iterable[OperationResult] | None = ...,
         outcome_applied: builtins.bool = ...,
         position: run_pb2.Run.Position.ValueType = ...,
+        external_token: builtins.str = ...,
         delivered: abc.Iterable[message_pb2.Message] | None = ...,
         run: run_pb2.Run | None = ...,
         control: ActivationControl | None = ...,
@@ -640,7 +863,7 @@ class CommitResponse(message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["control", b"control", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["control", b"control", "delivered", b"delivered", "fence_lost", b"fence_lost", "outcome_applied", b"outcome_applied", "position", b"position", "replayed", b"replayed", "results", b"results", "run", b"run", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["control", b"control", "delivered", b"delivered", "external_token", b"external_token", "fence_lost", b"fence_lost", "outcome_applied", b"outcome_applied", "position", b"position", "replayed", b"replayed", "results", b"results", "run", b"run", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -652,6 +875,8 @@ class OperationResult(message.Message):
 
     RESERVE_MODEL_STEP_FIELD_NUMBER: builtins.int
     COMMIT_MODEL_STEP_FIELD_NUMBER: builtins.int
+    CLAIM_TOOL_CALLS_FIELD_NUMBER: builtins.int
+    COMMIT_TOOL_RESULTS_FIELD_NUMBER: builtins.int
     @builtins.property
     def reserve_model_step(self) -> ReserveModelStepResult:
         """Of reserve_model_step."""
@@ -660,17 +885,27 @@ class OperationResult(message.Message):
     def commit_model_step(self) -> CommitModelStepResult:
         """Of commit_model_step."""
 
+    @builtins.property
+    def claim_tool_calls(self) -> ClaimToolCallsResult:
+        """Of claim_tool_calls."""
+
+    @builtins.property
+    def commit_tool_results(self) -> CommitToolResultsResult:
+        """Of commit_tool_results."""
+
     def __init__(
         self,
         *,
         reserve_model_step: ReserveModelStepResult | None = ...,
         commit_model_step: CommitModelStepResult | None = ...,
+        claim_tool_calls: ClaimToolCallsResult | None = ...,
+        commit_tool_results: CommitToolResultsResult | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["commit_model_step", b"commit_model_step", "reserve_model_step", b"reserve_model_step", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["claim_tool_calls", b"claim_tool_calls", "commit_model_step", b"commit_model_step", "commit_tool_results", b"commit_tool_results", "reserve_model_step", b"reserve_model_step", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["commit_model_step", b"commit_model_step", "reserve_model_step", b"reserve_model_step", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["claim_tool_calls", b"claim_tool_calls", "commit_model_step", b"commit_model_step", "commit_tool_results", b"commit_tool_results", "reserve_model_step", b"reserve_model_step", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = typing.Literal["reserve_model_step", "commit_model_step"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = typing.Literal["reserve_model_step", "commit_model_step", "claim_tool_calls", "commit_tool_results"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
@@ -690,6 +925,8 @@ class ReserveModelStepResult(message.Message):
         """Not said."""
         STATE_GRANTED: ReserveModelStepResult._State.ValueType  # 1
         """Call the model and commit the step."""
+        STATE_PAUSED: ReserveModelStepResult._State.ValueType  # 2
+        """A request to pause was taken instead: the run is PAUSED."""
         STATE_RUN_ENDED: ReserveModelStepResult._State.ValueType  # 3
         """No step is left: the run has ended BUDGET_EXHAUSTED."""
 
@@ -700,6 +937,8 @@ class ReserveModelStepResult(message.Message):
     """Not said."""
     STATE_GRANTED: ReserveModelStepResult.State.ValueType  # 1
     """Call the model and commit the step."""
+    STATE_PAUSED: ReserveModelStepResult.State.ValueType  # 2
+    """A request to pause was taken instead: the run is PAUSED."""
     STATE_RUN_ENDED: ReserveModelStepResult.State.ValueType  # 3
     """No step is left: the run has ended BUDGET_EXHAUSTED."""
 
@@ -732,16 +971,57 @@ class CommitModelStepResult(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
     MESSAGE_NUMBER_FIELD_NUMBER: builtins.int
+    TOOL_CALLS_FIELD_NUMBER: builtins.int
     message_number: builtins.int
     """Number of its message."""
+    @builtins.property
+    def tool_calls(self) -> containers.RepeatedCompositeFieldContainer[ToolCall]:
+        """The batch that it opened, by ordinal; empty after a final answer."""
+
     def __init__(
         self,
         *,
         message_number: builtins.int = ...,
+        tool_calls: abc.Iterable[ToolCall] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["message_number", b"message_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["message_number", b"message_number", "tool_calls", b"tool_calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ClaimToolCallsResult(message.Message):
+    """What became of a claim."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CommitToolResultsResult(message.Message):
+    """What became of results."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    BATCH_CLOSED_FIELD_NUMBER: builtins.int
+    batch_closed: builtins.bool
+    """Whether the batch is closed: every call of it has its result message."""
+    def __init__(
+        self,
+        *,
+        batch_closed: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["batch_closed", b"batch_closed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

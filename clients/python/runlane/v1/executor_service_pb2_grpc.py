@@ -120,7 +120,8 @@ class ExecutorServiceServicer(object):
 
     def Commit(self, request, context):
         """Commits facts in one transaction, all or none, and renews the lease. Fails with
-        STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, RUN_NOT_FOUND, MESSAGE_TOO_LARGE.
+        STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_UNRESOLVED, TOOL_CALL_NOT_FOUND,
+        RUN_NOT_FOUND, MESSAGE_TOO_LARGE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -57,7 +57,8 @@ class ExecutorServiceStub:
     """
     Commit: _grpc.UnaryUnaryMultiCallable[_executor_service_pb2.CommitRequest, _executor_service_pb2.CommitResponse]
     """Commits facts in one transaction, all or none, and renews the lease. Fails with
-    STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, RUN_NOT_FOUND, MESSAGE_TOO_LARGE.
+    STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_UNRESOLVED, TOOL_CALL_NOT_FOUND,
+    RUN_NOT_FOUND, MESSAGE_TOO_LARGE.
     """
     StreamModelContext: _grpc.UnaryStreamMultiCallable[_executor_service_pb2.StreamModelContextRequest, _executor_service_pb2.StreamModelContextResponse]
     """Streams what the model is to see: the messages, then an end. Fails with
@@ -98,7 +99,8 @@ class ExecutorServiceAsyncStub(ExecutorServiceStub):
     """
     Commit: _aio.UnaryUnaryMultiCallable[_executor_service_pb2.CommitRequest, _executor_service_pb2.CommitResponse]  # type: ignore[assignment]
     """Commits facts in one transaction, all or none, and renews the lease. Fails with
-    STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, RUN_NOT_FOUND, MESSAGE_TOO_LARGE.
+    STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_UNRESOLVED, TOOL_CALL_NOT_FOUND,
+    RUN_NOT_FOUND, MESSAGE_TOO_LARGE.
     """
     StreamModelContext: _aio.UnaryStreamMultiCallable[_executor_service_pb2.StreamModelContextRequest, _executor_service_pb2.StreamModelContextResponse]  # type: ignore[assignment]
     """Streams what the model is to see: the messages, then an end. Fails with
@@ -166,7 +168,8 @@ class ExecutorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_executor_service_pb2.CommitResponse, _abc.Awaitable[_executor_service_pb2.CommitResponse]]:
         """Commits facts in one transaction, all or none, and renews the lease. Fails with
-        STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, RUN_NOT_FOUND, MESSAGE_TOO_LARGE.
+        STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_UNRESOLVED, TOOL_CALL_NOT_FOUND,
+        RUN_NOT_FOUND, MESSAGE_TOO_LARGE.
         """
 
     @_abc_1.abstractmethod

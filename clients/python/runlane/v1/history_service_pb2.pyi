@@ -11,6 +11,8 @@ from google.protobuf import timestamp_pb2 as timestamp_pb2
 from google.protobuf.internal import containers as containers
 from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
 from runlane.v1 import event_pb2 as event_pb2
+from runlane.v1 import executor_service_pb2 as executor_service_pb2
+from runlane.v1 import interaction_pb2 as interaction_pb2
 from runlane.v1 import message_pb2 as message_pb2
 from runlane.v1 import run_pb2 as run_pb2
 from runlane.v1 import session_pb2 as session_pb2
@@ -1061,5 +1063,117 @@ class StreamRunEventsResponse(message.Message):
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ListToolCallsRequest(message.Message):
+    """Request of ListToolCalls."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    page_size: builtins.int
+    """How many: default 50, above 1,000 cut to it. A page also ends at 2 MiB."""
+    page_token: builtins.str
+    """Where to go on; empty: at the start. Bound to the other arguments."""
+    run_id: builtins.str
+    """The run; required."""
+    def __init__(
+        self,
+        *,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+        run_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ListToolCallsResponse(message.Message):
+    """Answer of ListToolCalls."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TOOL_CALLS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Where the next page starts; empty: this was the last."""
+    @builtins.property
+    def tool_calls(self) -> containers.RepeatedCompositeFieldContainer[executor_service_pb2.ToolCall]:
+        """The calls."""
+
+    def __init__(
+        self,
+        *,
+        tool_calls: abc.Iterable[executor_service_pb2.ToolCall] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["next_page_token", b"next_page_token", "tool_calls", b"tool_calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ListInteractionsRequest(message.Message):
+    """Request of ListInteractions."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    page_size: builtins.int
+    """How many: default 50, above 1,000 cut to it. A page also ends at 2 MiB."""
+    page_token: builtins.str
+    """Where to go on; empty: at the start. Bound to the other arguments."""
+    session_id: builtins.str
+    """Only interactions of this session; empty: of all."""
+    state: interaction_pb2.Interaction.State.ValueType
+    """Only interactions in this state; unset: OPEN."""
+    def __init__(
+        self,
+        *,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+        session_id: builtins.str = ...,
+        state: interaction_pb2.Interaction.State.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ListInteractionsResponse(message.Message):
+    """Answer of ListInteractions."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    INTERACTIONS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Where the next page starts; empty: this was the last."""
+    @builtins.property
+    def interactions(self) -> containers.RepeatedCompositeFieldContainer[interaction_pb2.Interaction]:
+        """The interactions."""
+
+    def __init__(
+        self,
+        *,
+        interactions: abc.Iterable[interaction_pb2.Interaction] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["interactions", b"interactions", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

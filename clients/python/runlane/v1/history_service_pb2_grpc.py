@@ -89,6 +89,16 @@ class HistoryServiceStub(object):
                 request_serializer=runlane_dot_v1_dot_history__service__pb2.GetHistoryAtRunRequest.SerializeToString,
                 response_deserializer=runlane_dot_v1_dot_history__service__pb2.GetHistoryAtRunResponse.FromString,
                 _registered_method=True)
+        self.ListToolCalls = channel.unary_unary(
+                '/runlane.v1.HistoryService/ListToolCalls',
+                request_serializer=runlane_dot_v1_dot_history__service__pb2.ListToolCallsRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_history__service__pb2.ListToolCallsResponse.FromString,
+                _registered_method=True)
+        self.ListInteractions = channel.unary_unary(
+                '/runlane.v1.HistoryService/ListInteractions',
+                request_serializer=runlane_dot_v1_dot_history__service__pb2.ListInteractionsRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_history__service__pb2.ListInteractionsResponse.FromString,
+                _registered_method=True)
         self.ForkSession = channel.unary_unary(
                 '/runlane.v1.HistoryService/ForkSession',
                 request_serializer=runlane_dot_v1_dot_history__service__pb2.ForkSessionRequest.SerializeToString,
@@ -190,6 +200,20 @@ class HistoryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListToolCalls(self, request, context):
+        """Lists the tool calls of a run, ascending by step and ordinal. Fails with RUN_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListInteractions(self, request, context):
+        """Lists interactions over all sessions, oldest first: the inbox of people who answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ForkSession(self, request, context):
         """Makes a new session with the history at the end of a run, in constant time. The source
         is neither held nor changed, but for its event session.forked. Fails with
@@ -268,6 +292,16 @@ def add_HistoryServiceServicer_to_server(servicer, server):
                     servicer.GetHistoryAtRun,
                     request_deserializer=runlane_dot_v1_dot_history__service__pb2.GetHistoryAtRunRequest.FromString,
                     response_serializer=runlane_dot_v1_dot_history__service__pb2.GetHistoryAtRunResponse.SerializeToString,
+            ),
+            'ListToolCalls': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListToolCalls,
+                    request_deserializer=runlane_dot_v1_dot_history__service__pb2.ListToolCallsRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_history__service__pb2.ListToolCallsResponse.SerializeToString,
+            ),
+            'ListInteractions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListInteractions,
+                    request_deserializer=runlane_dot_v1_dot_history__service__pb2.ListInteractionsRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_history__service__pb2.ListInteractionsResponse.SerializeToString,
             ),
             'ForkSession': grpc.unary_unary_rpc_method_handler(
                     servicer.ForkSession,
@@ -560,6 +594,60 @@ class HistoryService(object):
             '/runlane.v1.HistoryService/GetHistoryAtRun',
             runlane_dot_v1_dot_history__service__pb2.GetHistoryAtRunRequest.SerializeToString,
             runlane_dot_v1_dot_history__service__pb2.GetHistoryAtRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListToolCalls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.HistoryService/ListToolCalls',
+            runlane_dot_v1_dot_history__service__pb2.ListToolCallsRequest.SerializeToString,
+            runlane_dot_v1_dot_history__service__pb2.ListToolCallsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListInteractions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.HistoryService/ListInteractions',
+            runlane_dot_v1_dot_history__service__pb2.ListInteractionsRequest.SerializeToString,
+            runlane_dot_v1_dot_history__service__pb2.ListInteractionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -70,6 +70,10 @@ class HistoryServiceStub:
     """Streams the whole committed history at the end of a run: a header, then the messages.
     Fails with RUN_NOT_FOUND, RUN_NOT_TERMINAL, DRAINING.
     """
+    ListToolCalls: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListToolCallsRequest, _history_service_pb2.ListToolCallsResponse]
+    """Lists the tool calls of a run, ascending by step and ordinal. Fails with RUN_NOT_FOUND."""
+    ListInteractions: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListInteractionsRequest, _history_service_pb2.ListInteractionsResponse]
+    """Lists interactions over all sessions, oldest first: the inbox of people who answer."""
     ForkSession: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ForkSessionRequest, _history_service_pb2.ForkSessionResponse]
     """Makes a new session with the history at the end of a run, in constant time. The source
     is neither held nor changed, but for its event session.forked. Fails with
@@ -127,6 +131,10 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     """Streams the whole committed history at the end of a run: a header, then the messages.
     Fails with RUN_NOT_FOUND, RUN_NOT_TERMINAL, DRAINING.
     """
+    ListToolCalls: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ListToolCallsRequest, _history_service_pb2.ListToolCallsResponse]  # type: ignore[assignment]
+    """Lists the tool calls of a run, ascending by step and ordinal. Fails with RUN_NOT_FOUND."""
+    ListInteractions: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ListInteractionsRequest, _history_service_pb2.ListInteractionsResponse]  # type: ignore[assignment]
+    """Lists interactions over all sessions, oldest first: the inbox of people who answer."""
     ForkSession: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ForkSessionRequest, _history_service_pb2.ForkSessionResponse]  # type: ignore[assignment]
     """Makes a new session with the history at the end of a run, in constant time. The source
     is neither held nor changed, but for its event session.forked. Fails with
@@ -241,6 +249,22 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         """Streams the whole committed history at the end of a run: a header, then the messages.
         Fails with RUN_NOT_FOUND, RUN_NOT_TERMINAL, DRAINING.
         """
+
+    @_abc_1.abstractmethod
+    def ListToolCalls(
+        self,
+        request: _history_service_pb2.ListToolCallsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_service_pb2.ListToolCallsResponse, _abc.Awaitable[_history_service_pb2.ListToolCallsResponse]]:
+        """Lists the tool calls of a run, ascending by step and ordinal. Fails with RUN_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ListInteractions(
+        self,
+        request: _history_service_pb2.ListInteractionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_service_pb2.ListInteractionsResponse, _abc.Awaitable[_history_service_pb2.ListInteractionsResponse]]:
+        """Lists interactions over all sessions, oldest first: the inbox of people who answer."""
 
     @_abc_1.abstractmethod
     def ForkSession(

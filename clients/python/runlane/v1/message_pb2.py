@@ -26,7 +26,7 @@ from runlane._vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_va
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18runlane/v1/message.proto\x12\nrunlane.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaf\x05\n\x07Message\x12\x16\n\x06number\x18\x01 \x01(\x03R\x06number\x12\x1d\n\nsession_id\x18\x02 \x01(\tR\tsessionId\x12\x15\n\x06run_id\x18\x03 \x01(\tR\x05runId\x12,\n\x04role\x18\x04 \x01(\x0e\x32\x18.runlane.v1.Message.RoleR\x04role\x12\x32\n\x06\x61uthor\x18\x05 \x01(\x0e\x32\x1a.runlane.v1.Message.AuthorR\x06\x61uthor\x12\x12\n\x04step\x18\x06 \x01(\x05R\x04step\x12+\n\x07\x63ontent\x18\x07 \x03(\x0b\x32\x11.runlane.v1.BlockR\x07\x63ontent\x12#\n\rsubmission_id\x18\x08 \x01(\tR\x0csubmissionId\x12&\n\x0fmodel_stream_id\x18\t \x01(\tR\rmodelStreamId\x12\x14\n\x05model\x18\n \x01(\tR\x05model\x12;\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12=\n\x08metadata\x18\x0c \x03(\x0b\x32!.runlane.v1.Message.MetadataEntryR\x08metadata\x1a;\n\rMetadataEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\"?\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n\tROLE_USER\x10\x01\x12\x12\n\x0eROLE_ASSISTANT\x10\x02\"V\n\x06\x41uthor\x12\x16\n\x12\x41UTHOR_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x41UTHOR_INPUT\x10\x01\x12\x10\n\x0c\x41UTHOR_STEER\x10\x02\x12\x10\n\x0c\x41UTHOR_MODEL\x10\x03\"\xc0\x03\n\x05\x42lock\x12\x1f\n\x04text\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xba\x01\x01\x00H\x00R\x04text\x12)\n\x05media\x18\x02 \x01(\x0b\x32\x11.runlane.v1.MediaH\x00R\x05media\x12\x30\n\x08tool_use\x18\x03 \x01(\x0b\x32\x13.runlane.v1.ToolUseH\x00R\x07toolUse\x12\x35\n\treasoning\x18\x05 \x01(\x0b\x32\x15.runlane.v1.ReasoningH\x00R\treasoning\x12&\n\x04\x64\x61ta\x18\x06 \x01(\x0b\x32\x10.runlane.v1.DataH\x00R\x04\x64\x61ta\x12.\n\rprovider_json\x18\n \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04R\x0cproviderJson\x12]\n\x08metadata\x18\x0b \x03(\x0b\x32\x1f.runlane.v1.Block.MetadataEntryB \xbaH\x1d\x9a\x01\x1a\x10 \"\x0br\t\x10\x01(\xff\x01\xba\x01\x01\x00*\tr\x07(\x80 \xba\x01\x01\x00R\x08metadata\x1a;\n\rMetadataEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\x42\x0e\n\x05\x62lock\x12\x05\xbaH\x02\x08\x01\"\xb2\x03\n\x05Media\x12\x36\n\x04kind\x18\x01 \x01(\x0e\x32\x16.runlane.v1.Media.KindB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x04kind\x12+\n\nmedia_type\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xff\x01\xba\x01\x01\x00R\tmediaType\x12(\n\x08\x66ilename\x18\x03 \x01(\tB\x0c\xbaH\tr\x07(\xff\x01\xba\x01\x01\x00R\x08\x66ilename\x12&\n\nsize_bytes\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\tsizeBytes\x12\x30\n\x06sha256\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\x06sha256\x12\"\n\x03uri\x18\x06 \x01(\tB\x0e\xbaH\x0br\t\x10\x01(\x80 \xba\x01\x01\x00H\x00R\x03uri\x12.\n\x0binline_data\x18\x08 \x01(\x0c\x42\x0b\xbaH\x08z\x06\x10\x01\x18\x80\x80\x10H\x00R\ninlineData\"[\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n\nKIND_IMAGE\x10\x01\x12\x0e\n\nKIND_AUDIO\x10\x02\x12\x0e\n\nKIND_VIDEO\x10\x03\x12\r\n\tKIND_FILE\x10\x04\x42\x0f\n\x06source\x12\x05\xbaH\x02\x08\x01\"\xe6\x01\n\x07ToolUse\x12M\n\x0ctool_call_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\ntoolCallId\x12\"\n\x04name\x18\x02 \x01(\tB\x0e\xbaH\x0br\t\x10\x01(\xff\x01\xba\x01\x01\x00R\x04name\x12\'\n\x0e\x61rguments_json\x18\x03 \x01(\tH\x00R\rargumentsJson\x12\x32\n\x0e\x61rguments_text\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xba\x01\x01\x00H\x00R\rargumentsTextB\x0b\n\targuments\"F\n\tReasoning\x12\x1d\n\x04text\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xba\x01\x01\x00R\x04text\x12\x1a\n\x08redacted\x18\x02 \x01(\x08R\x08redacted\"\x81\x01\n\x04\x44\x61ta\x12\x31\n\x0c\x63ontent_type\x18\x01 \x01(\tB\x0e\xbaH\x0br\t\x10\x01(\xff\x01\xba\x01\x01\x00R\x0b\x63ontentType\x12\x1d\n\x04json\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x10\x01H\x00R\x04json\x12\x18\n\x06\x62inary\x18\x03 \x01(\x0cH\x00R\x06\x62inaryB\r\n\x04\x64\x61ta\x12\x05\xbaH\x02\x08\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18runlane/v1/message.proto\x12\nrunlane.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe2\x05\n\x07Message\x12\x16\n\x06number\x18\x01 \x01(\x03R\x06number\x12\x1d\n\nsession_id\x18\x02 \x01(\tR\tsessionId\x12\x15\n\x06run_id\x18\x03 \x01(\tR\x05runId\x12,\n\x04role\x18\x04 \x01(\x0e\x32\x18.runlane.v1.Message.RoleR\x04role\x12\x32\n\x06\x61uthor\x18\x05 \x01(\x0e\x32\x1a.runlane.v1.Message.AuthorR\x06\x61uthor\x12\x12\n\x04step\x18\x06 \x01(\x05R\x04step\x12+\n\x07\x63ontent\x18\x07 \x03(\x0b\x32\x11.runlane.v1.BlockR\x07\x63ontent\x12#\n\rsubmission_id\x18\x08 \x01(\tR\x0csubmissionId\x12&\n\x0fmodel_stream_id\x18\t \x01(\tR\rmodelStreamId\x12\x14\n\x05model\x18\n \x01(\tR\x05model\x12;\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12=\n\x08metadata\x18\x0c \x03(\x0b\x32!.runlane.v1.Message.MetadataEntryR\x08metadata\x1a;\n\rMetadataEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\"N\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n\tROLE_USER\x10\x01\x12\x12\n\x0eROLE_ASSISTANT\x10\x02\x12\r\n\tROLE_TOOL\x10\x03\"z\n\x06\x41uthor\x12\x16\n\x12\x41UTHOR_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x41UTHOR_INPUT\x10\x01\x12\x10\n\x0c\x41UTHOR_STEER\x10\x02\x12\x10\n\x0c\x41UTHOR_MODEL\x10\x03\x12\x0f\n\x0b\x41UTHOR_TOOL\x10\x04\x12\x11\n\rAUTHOR_CLOSER\x10\x05\"\xfb\x03\n\x05\x42lock\x12\x1f\n\x04text\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xba\x01\x01\x00H\x00R\x04text\x12)\n\x05media\x18\x02 \x01(\x0b\x32\x11.runlane.v1.MediaH\x00R\x05media\x12\x30\n\x08tool_use\x18\x03 \x01(\x0b\x32\x13.runlane.v1.ToolUseH\x00R\x07toolUse\x12\x39\n\x0btool_result\x18\x04 \x01(\x0b\x32\x16.runlane.v1.ToolResultH\x00R\ntoolResult\x12\x35\n\treasoning\x18\x05 \x01(\x0b\x32\x15.runlane.v1.ReasoningH\x00R\treasoning\x12&\n\x04\x64\x61ta\x18\x06 \x01(\x0b\x32\x10.runlane.v1.DataH\x00R\x04\x64\x61ta\x12.\n\rprovider_json\x18\n \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04R\x0cproviderJson\x12]\n\x08metadata\x18\x0b \x03(\x0b\x32\x1f.runlane.v1.Block.MetadataEntryB \xbaH\x1d\x9a\x01\x1a\x10 \"\x0br\t\x10\x01(\xff\x01\xba\x01\x01\x00*\tr\x07(\x80 \xba\x01\x01\x00R\x08metadata\x1a;\n\rMetadataEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\x42\x0e\n\x05\x62lock\x12\x05\xbaH\x02\x08\x01\"\xb2\x03\n\x05Media\x12\x36\n\x04kind\x18\x01 \x01(\x0e\x32\x16.runlane.v1.Media.KindB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x04kind\x12+\n\nmedia_type\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xff\x01\xba\x01\x01\x00R\tmediaType\x12(\n\x08\x66ilename\x18\x03 \x01(\tB\x0c\xbaH\tr\x07(\xff\x01\xba\x01\x01\x00R\x08\x66ilename\x12&\n\nsize_bytes\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\tsizeBytes\x12\x30\n\x06sha256\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\x06sha256\x12\"\n\x03uri\x18\x06 \x01(\tB\x0e\xbaH\x0br\t\x10\x01(\x80 \xba\x01\x01\x00H\x00R\x03uri\x12.\n\x0binline_data\x18\x08 \x01(\x0c\x42\x0b\xbaH\x08z\x06\x10\x01\x18\x80\x80\x10H\x00R\ninlineData\"[\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n\nKIND_IMAGE\x10\x01\x12\x0e\n\nKIND_AUDIO\x10\x02\x12\x0e\n\nKIND_VIDEO\x10\x03\x12\r\n\tKIND_FILE\x10\x04\x42\x0f\n\x06source\x12\x05\xbaH\x02\x08\x01\"\xe6\x01\n\x07ToolUse\x12M\n\x0ctool_call_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\ntoolCallId\x12\"\n\x04name\x18\x02 \x01(\tB\x0e\xbaH\x0br\t\x10\x01(\xff\x01\xba\x01\x01\x00R\x04name\x12\'\n\x0e\x61rguments_json\x18\x03 \x01(\tH\x00R\rargumentsJson\x12\x32\n\x0e\x61rguments_text\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xba\x01\x01\x00H\x00R\rargumentsTextB\x0b\n\targuments\"\xe3\x02\n\nToolResult\x12M\n\x0ctool_call_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\ntoolCallId\x12\x44\n\x07outcome\x18\x02 \x01(\x0e\x32\x1e.runlane.v1.ToolResult.OutcomeB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x07outcome\x12\x36\n\x07\x63ontent\x18\x03 \x03(\x0b\x32\x11.runlane.v1.BlockB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x07\x63ontent\"\x87\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x0e\n\nOUTCOME_OK\x10\x01\x12\x11\n\rOUTCOME_ERROR\x10\x02\x12\x14\n\x10OUTCOME_REJECTED\x10\x03\x12\x15\n\x11OUTCOME_CANCELLED\x10\x04\x12\x13\n\x0fOUTCOME_UNKNOWN\x10\x05\"F\n\tReasoning\x12\x1d\n\x04text\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xba\x01\x01\x00R\x04text\x12\x1a\n\x08redacted\x18\x02 \x01(\x08R\x08redacted\"\x81\x01\n\x04\x44\x61ta\x12\x31\n\x0c\x63ontent_type\x18\x01 \x01(\tB\x0e\xbaH\x0br\t\x10\x01(\xff\x01\xba\x01\x01\x00R\x0b\x63ontentType\x12\x1d\n\x04json\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x10\x01H\x00R\x04json\x12\x18\n\x06\x62inary\x18\x03 \x01(\x0cH\x00R\x06\x62inaryB\r\n\x04\x64\x61ta\x12\x05\xbaH\x02\x08\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -67,6 +67,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLUSE'].fields_by_name['name']._serialized_options = b'\272H\013r\t\020\001(\377\001\272\001\001\000'
   _globals['_TOOLUSE'].fields_by_name['arguments_text']._loaded_options = None
   _globals['_TOOLUSE'].fields_by_name['arguments_text']._serialized_options = b'\272H\006r\004\272\001\001\000'
+  _globals['_TOOLRESULT'].fields_by_name['tool_call_id']._loaded_options = None
+  _globals['_TOOLRESULT'].fields_by_name['tool_call_id']._serialized_options = b'\272H(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$'
+  _globals['_TOOLRESULT'].fields_by_name['outcome']._loaded_options = None
+  _globals['_TOOLRESULT'].fields_by_name['outcome']._serialized_options = b'\272H\007\202\001\004\020\001 \000'
+  _globals['_TOOLRESULT'].fields_by_name['content']._loaded_options = None
+  _globals['_TOOLRESULT'].fields_by_name['content']._serialized_options = b'\272H\006\222\001\003\020\200\002'
   _globals['_REASONING'].fields_by_name['text']._loaded_options = None
   _globals['_REASONING'].fields_by_name['text']._serialized_options = b'\272H\006r\004\272\001\001\000'
   _globals['_DATA'].oneofs_by_name['data']._loaded_options = None
@@ -76,25 +82,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DATA'].fields_by_name['json']._loaded_options = None
   _globals['_DATA'].fields_by_name['json']._serialized_options = b'\272H\004r\002\020\001'
   _globals['_MESSAGE']._serialized_start=103
-  _globals['_MESSAGE']._serialized_end=790
+  _globals['_MESSAGE']._serialized_end=841
   _globals['_MESSAGE_METADATAENTRY']._serialized_start=578
   _globals['_MESSAGE_METADATAENTRY']._serialized_end=637
   _globals['_MESSAGE_ROLE']._serialized_start=639
-  _globals['_MESSAGE_ROLE']._serialized_end=702
-  _globals['_MESSAGE_AUTHOR']._serialized_start=704
-  _globals['_MESSAGE_AUTHOR']._serialized_end=790
-  _globals['_BLOCK']._serialized_start=793
-  _globals['_BLOCK']._serialized_end=1241
+  _globals['_MESSAGE_ROLE']._serialized_end=717
+  _globals['_MESSAGE_AUTHOR']._serialized_start=719
+  _globals['_MESSAGE_AUTHOR']._serialized_end=841
+  _globals['_BLOCK']._serialized_start=844
+  _globals['_BLOCK']._serialized_end=1351
   _globals['_BLOCK_METADATAENTRY']._serialized_start=578
   _globals['_BLOCK_METADATAENTRY']._serialized_end=637
-  _globals['_MEDIA']._serialized_start=1244
-  _globals['_MEDIA']._serialized_end=1678
-  _globals['_MEDIA_KIND']._serialized_start=1570
-  _globals['_MEDIA_KIND']._serialized_end=1661
-  _globals['_TOOLUSE']._serialized_start=1681
-  _globals['_TOOLUSE']._serialized_end=1911
-  _globals['_REASONING']._serialized_start=1913
-  _globals['_REASONING']._serialized_end=1983
-  _globals['_DATA']._serialized_start=1986
-  _globals['_DATA']._serialized_end=2115
+  _globals['_MEDIA']._serialized_start=1354
+  _globals['_MEDIA']._serialized_end=1788
+  _globals['_MEDIA_KIND']._serialized_start=1680
+  _globals['_MEDIA_KIND']._serialized_end=1771
+  _globals['_TOOLUSE']._serialized_start=1791
+  _globals['_TOOLUSE']._serialized_end=2021
+  _globals['_TOOLRESULT']._serialized_start=2024
+  _globals['_TOOLRESULT']._serialized_end=2379
+  _globals['_TOOLRESULT_OUTCOME']._serialized_start=2244
+  _globals['_TOOLRESULT_OUTCOME']._serialized_end=2379
+  _globals['_REASONING']._serialized_start=2381
+  _globals['_REASONING']._serialized_end=2451
+  _globals['_DATA']._serialized_start=2454
+  _globals['_DATA']._serialized_end=2583
 # @@protoc_insertion_point(module_scope)

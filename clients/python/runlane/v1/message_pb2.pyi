@@ -40,6 +40,8 @@ class Message(message.Message):
         """The person, or the program that stands for one."""
         ROLE_ASSISTANT: Message._Role.ValueType  # 2
         """The agent."""
+        ROLE_TOOL: Message._Role.ValueType  # 3
+        """A tool: the result of one call."""
 
     class Role(_Role, metaclass=_RoleEnumTypeWrapper):
         """Whose turn the message is."""
@@ -50,6 +52,8 @@ class Message(message.Message):
     """The person, or the program that stands for one."""
     ROLE_ASSISTANT: Message.Role.ValueType  # 2
     """The agent."""
+    ROLE_TOOL: Message.Role.ValueType  # 3
+    """A tool: the result of one call."""
 
     class _Author:
         ValueType = typing.NewType("ValueType", builtins.int)
@@ -65,6 +69,10 @@ class Message(message.Message):
         """An input that steered its run."""
         AUTHOR_MODEL: Message._Author.ValueType  # 3
         """A committed model step."""
+        AUTHOR_TOOL: Message._Author.ValueType  # 4
+        """The result of a tool call."""
+        AUTHOR_CLOSER: Message._Author.ValueType  # 5
+        """Stands in for the result of a call that has none when its run ends."""
 
     class Author(_Author, metaclass=_AuthorEnumTypeWrapper):
         """How the message came to be."""
@@ -77,6 +85,10 @@ class Message(message.Message):
     """An input that steered its run."""
     AUTHOR_MODEL: Message.Author.ValueType  # 3
     """A committed model step."""
+    AUTHOR_TOOL: Message.Author.ValueType  # 4
+    """The result of a tool call."""
+    AUTHOR_CLOSER: Message.Author.ValueType  # 5
+    """Stands in for the result of a call that has none when its run ends."""
 
     @typing.final
     class MetadataEntry(message.Message):
@@ -193,6 +205,7 @@ class Block(message.Message):
     TEXT_FIELD_NUMBER: builtins.int
     MEDIA_FIELD_NUMBER: builtins.int
     TOOL_USE_FIELD_NUMBER: builtins.int
+    TOOL_RESULT_FIELD_NUMBER: builtins.int
     REASONING_FIELD_NUMBER: builtins.int
     DATA_FIELD_NUMBER: builtins.int
     PROVIDER_JSON_FIELD_NUMBER: builtins.int
@@ -207,9 +220,11 @@ class Block(message.Message):
 
     @builtins.property
     def tool_use(self) -> ToolUse:
-        """A tool call that the model asks for. This version runs no tools: a model step that
-        holds one is OPERATION_INVALID, an input that holds one is FIELD_INVALID.
-        """
+        """A tool call that the model asks for; in a model step alone."""
+
+    @builtins.property
+    def tool_result(self) -> ToolResult:
+        """What became of a tool call; in a message of role TOOL alone, one a message."""
 
     @builtins.property
     def reasoning(self) -> Reasoning:
@@ -229,16 +244,17 @@ class Block(message.Message):
         text: builtins.str = ...,
         media: Media | None = ...,
         tool_use: ToolUse | None = ...,
+        tool_result: ToolResult | None = ...,
         reasoning: Reasoning | None = ...,
         data: Data | None = ...,
         provider_json: builtins.str = ...,
         metadata: abc.Mapping[builtins.str, builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["block", b"block", "data", b"data", "media", b"media", "reasoning", b"reasoning", "text", b"text", "tool_use", b"tool_use"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["block", b"block", "data", b"data", "media", b"media", "reasoning", b"reasoning", "text", b"text", "tool_result", b"tool_result", "tool_use", b"tool_use"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["block", b"block", "data", b"data", "media", b"media", "metadata", b"metadata", "provider_json", b"provider_json", "reasoning", b"reasoning", "text", b"text", "tool_use", b"tool_use"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["block", b"block", "data", b"data", "media", b"media", "metadata", b"metadata", "provider_json", b"provider_json", "reasoning", b"reasoning", "text", b"text", "tool_result", b"tool_result", "tool_use", b"tool_use"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_block: _TypeAlias = typing.Literal["text", "media", "tool_use", "reasoning", "data"]  # noqa: Y015
+    _WhichOneofReturnType_block: _TypeAlias = typing.Literal["text", "media", "tool_use", "tool_result", "reasoning", "data"]  # noqa: Y015
     _WhichOneofArgType_block: _TypeAlias = typing.Literal["block", b"block"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_block) -> _WhichOneofReturnType_block | None: ...
 
@@ -336,7 +352,9 @@ class ToolUse(message.Message):
     arguments_json: builtins.str
     """A JSON object."""
     arguments_text: builtins.str
-    """What the model wrote where it is not valid JSON."""
+    """What the model wrote where it is not valid JSON. Such a call cannot be claimed: it is
+    closed with an error result when its step is committed.
+    """
     def __init__(
         self,
         *,
@@ -352,6 +370,71 @@ class ToolUse(message.Message):
     _WhichOneofReturnType_arguments: _TypeAlias = typing.Literal["arguments_json", "arguments_text"]  # noqa: Y015
     _WhichOneofArgType_arguments: _TypeAlias = typing.Literal["arguments", b"arguments"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_arguments) -> _WhichOneofReturnType_arguments | None: ...
+
+@typing.final
+class ToolResult(message.Message):
+    """What became of a tool call."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    class _Outcome:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _OutcomeEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[ToolResult._Outcome.ValueType], builtins.type):
+        DESCRIPTOR: descriptor.EnumDescriptor
+        OUTCOME_UNSPECIFIED: ToolResult._Outcome.ValueType  # 0
+        """Not said; refused."""
+        OUTCOME_OK: ToolResult._Outcome.ValueType  # 1
+        """The tool gave a result."""
+        OUTCOME_ERROR: ToolResult._Outcome.ValueType  # 2
+        """The tool failed, or was never run for an error before it."""
+        OUTCOME_REJECTED: ToolResult._Outcome.ValueType  # 3
+        """A person said no."""
+        OUTCOME_CANCELLED: ToolResult._Outcome.ValueType  # 4
+        """The run ended before the call was run."""
+        OUTCOME_UNKNOWN: ToolResult._Outcome.ValueType  # 5
+        """The call was begun; whether it had its effect is not known."""
+
+    class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
+        """The outcomes that there are."""
+
+    OUTCOME_UNSPECIFIED: ToolResult.Outcome.ValueType  # 0
+    """Not said; refused."""
+    OUTCOME_OK: ToolResult.Outcome.ValueType  # 1
+    """The tool gave a result."""
+    OUTCOME_ERROR: ToolResult.Outcome.ValueType  # 2
+    """The tool failed, or was never run for an error before it."""
+    OUTCOME_REJECTED: ToolResult.Outcome.ValueType  # 3
+    """A person said no."""
+    OUTCOME_CANCELLED: ToolResult.Outcome.ValueType  # 4
+    """The run ended before the call was run."""
+    OUTCOME_UNKNOWN: ToolResult.Outcome.ValueType  # 5
+    """The call was begun; whether it had its effect is not known."""
+
+    TOOL_CALL_ID_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    tool_call_id: builtins.str
+    """The call."""
+    outcome: ToolResult.Outcome.ValueType
+    """What became of it."""
+    @builtins.property
+    def content(self) -> containers.RepeatedCompositeFieldContainer[Block]:
+        """What the model is to see: text, media and data; at most 256 blocks."""
+
+    def __init__(
+        self,
+        *,
+        tool_call_id: builtins.str = ...,
+        outcome: ToolResult.Outcome.ValueType = ...,
+        content: abc.Iterable[Block] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["content", b"content", "outcome", b"outcome", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class Reasoning(message.Message):

@@ -27,7 +27,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14runlane/v1/run.proto\x12\nrunlane.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xce\x07\n\x03Run\x12\x15\n\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1d\n\nsession_id\x18\x02 \x01(\tR\tsessionId\x12\x14\n\x05\x61gent\x18\x03 \x01(\tR\x05\x61gent\x12+\n\x05phase\x18\x04 \x01(\x0e\x32\x15.runlane.v1.Run.PhaseR\x05phase\x12\x18\n\x07\x61ttempt\x18\x05 \x01(\x05R\x07\x61ttempt\x12\x36\n\nactivation\x18\x06 \x01(\x0b\x32\x16.runlane.v1.ActivationR\nactivation\x12\x34\n\x08position\x18\x07 \x01(\x0e\x32\x18.runlane.v1.Run.PositionR\x08position\x12\x30\n\x07options\x18\x08 \x01(\x0b\x32\x16.runlane.v1.RunOptionsR\x07options\x12\'\n\x05usage\x18\t \x01(\x0b\x32\x11.runlane.v1.UsageR\x05usage\x12#\n\rsubmission_id\x18\x0b \x01(\tR\x0csubmissionId\x12#\n\rinput_preview\x18\x0c \x01(\tR\x0cinputPreview\x12<\n\x0c\x63\x61ncellation\x18\r \x01(\x0b\x32\x18.runlane.v1.CancellationR\x0c\x63\x61ncellation\x12\x30\n\x07outcome\x18\x0e \x01(\x0b\x32\x16.runlane.v1.RunOutcomeR\x07outcome\x12;\n\x0b\x63reate_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12\x35\n\x08\x65nd_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x07\x65ndTime\"D\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n\x0cPHASE_ACTIVE\x10\x01\x12\x12\n\x0ePHASE_TERMINAL\x10\x04\"[\n\x08Position\x12\x18\n\x14POSITION_UNSPECIFIED\x10\x00\x12\x19\n\x15POSITION_BEFORE_MODEL\x10\x01\x12\x1a\n\x16POSITION_OUTCOME_READY\x10\x03\"\x99\x01\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15STOP_REASON_COMPLETED\x10\x01\x12\x16\n\x12STOP_REASON_FAILED\x10\x02\x12\x19\n\x15STOP_REASON_CANCELLED\x10\x03\x12 \n\x1cSTOP_REASON_BUDGET_EXHAUSTED\x10\x06\"\xf7\x01\n\nRunOutcome\x12;\n\x0bstop_reason\x18\x01 \x01(\x0e\x32\x1a.runlane.v1.Run.StopReasonR\nstopReason\x12\x30\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x16.runlane.v1.RunFailureR\x07\x66\x61ilure\x12\x32\n\x15output_message_number\x18\x04 \x01(\x03R\x13outputMessageNumber\x12\x1f\n\x0boutput_json\x18\x05 \x01(\tR\noutputJson\x12%\n\x0emessage_cutoff\x18\x06 \x01(\x03R\rmessageCutoff\"\xa7\x02\n\nRunFailure\x12\x43\n\x06reason\x18\x01 \x01(\x0e\x32\x1d.runlane.v1.RunFailure.ReasonB\x0c\xbaH\t\x82\x01\x06\x10\x01 \x00 \x02R\x06reason\x12&\n\x07message\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\x80 \xba\x01\x01\x00R\x07message\x12\x1c\n\tretryable\x18\x03 \x01(\x08R\tretryable\"\x8d\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14REASON_LEASE_EXPIRED\x10\x02\x12\x1c\n\x18REASON_MODEL_UNAVAILABLE\x10\x05\x12\x18\n\x14REASON_MODEL_REFUSED\x10\x06\x12\x19\n\x15REASON_EXECUTOR_ERROR\x10\x07\"\xad\x01\n\x0c\x43\x61ncellation\x12\x16\n\x06reason\x18\x01 \x01(\tR\x06reason\x12=\n\x0crequest_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0brequestTime\x12\x46\n\x11grace_expire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0fgraceExpireTime\"\xbf\x02\n\nActivation\x12#\n\ractivation_id\x18\x01 \x01(\tR\x0c\x61\x63tivationId\x12\x14\n\x05\x65poch\x18\x02 \x01(\x05R\x05\x65poch\x12/\n\x04kind\x18\x03 \x01(\x0e\x32\x1b.runlane.v1.Activation.KindR\x04kind\x12\x32\n\x05state\x18\x04 \x01(\x0e\x32\x1c.runlane.v1.Activation.StateR\x05state\x12\x1f\n\x0b\x65xecutor_id\x18\x05 \x01(\tR\nexecutorId\",\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n\nKIND_START\x10\x01\"B\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x10\n\x0cSTATE_LEASED\x10\x02\"\xc0\x02\n\nRunOptions\x12\x44\n\x05\x61gent\x18\x01 \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\x05\x61gent\x12\"\n\x05model\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xff\x01\xba\x01\x01\x00R\x05model\x12-\n\x06limits\x18\x03 \x01(\x0b\x32\x15.runlane.v1.RunLimitsR\x06limits\x12\\\n\x15\x63\x61ncel_grace_duration\x18\x0b \x01(\x0b\x32\x19.google.protobuf.DurationB\r\xbaH\n\xaa\x01\x07\"\x03\x08\xd8\x04\x32\x00R\x13\x63\x61ncelGraceDuration\x12;\n\x14request_options_json\x18\x0c \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04R\x12requestOptionsJson\"B\n\tRunLimits\x12\x35\n\x0fmax_model_steps\x18\x01 \x01(\x05\x42\r\xbaH\n\x1a\x05\x18\x90N(\x01\xd8\x01\x01R\rmaxModelSteps\"\xe5\x02\n\x05Usage\x12\x30\n\x14model_steps_reserved\x18\x01 \x01(\x05R\x12modelStepsReserved\x12\x32\n\x15model_steps_committed\x18\x02 \x01(\x05R\x13modelStepsCommitted\x12*\n\x0cinput_tokens\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0binputTokens\x12,\n\routput_tokens\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0coutputTokens\x12\x37\n\x13\x63\x61\x63hed_input_tokens\x18\x05 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x11\x63\x61\x63hedInputTokens\x12\x32\n\x10reasoning_tokens\x18\x06 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0freasoningTokens\x12/\n\x0f\x63ost_usd_micros\x18\x07 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\rcostUsdMicros\"\x88\x02\n\x05\x46\x65nce\x12J\n\nsession_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\tsessionId\x12\x42\n\x06run_id\x18\x02 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\x05runId\x12P\n\ractivation_id\x18\x03 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\x0c\x61\x63tivationId\x12\x1d\n\x05\x65poch\x18\x04 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x01R\x05\x65pochb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14runlane/v1/run.proto\x12\nrunlane.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc0\n\n\x03Run\x12\x15\n\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1d\n\nsession_id\x18\x02 \x01(\tR\tsessionId\x12\x14\n\x05\x61gent\x18\x03 \x01(\tR\x05\x61gent\x12+\n\x05phase\x18\x04 \x01(\x0e\x32\x15.runlane.v1.Run.PhaseR\x05phase\x12\x18\n\x07\x61ttempt\x18\x05 \x01(\x05R\x07\x61ttempt\x12\x36\n\nactivation\x18\x06 \x01(\x0b\x32\x16.runlane.v1.ActivationR\nactivation\x12\x34\n\x08position\x18\x07 \x01(\x0e\x32\x18.runlane.v1.Run.PositionR\x08position\x12\x30\n\x07options\x18\x08 \x01(\x0b\x32\x16.runlane.v1.RunOptionsR\x07options\x12\'\n\x05usage\x18\t \x01(\x0b\x32\x11.runlane.v1.UsageR\x05usage\x12?\n\rdeadline_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0c\x64\x65\x61\x64lineTime\x12#\n\rsubmission_id\x18\x0b \x01(\tR\x0csubmissionId\x12#\n\rinput_preview\x18\x0c \x01(\tR\x0cinputPreview\x12<\n\x0c\x63\x61ncellation\x18\r \x01(\x0b\x32\x18.runlane.v1.CancellationR\x0c\x63\x61ncellation\x12\x30\n\x07outcome\x18\x0e \x01(\x0b\x32\x16.runlane.v1.RunOutcomeR\x07outcome\x12;\n\x0b\x63reate_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12\x35\n\x08\x65nd_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x07\x65ndTime\x12%\n\x0einteraction_id\x18\x12 \x01(\tR\rinteractionId\x12\'\n\x0fpause_requested\x18\x13 \x01(\x08R\x0epauseRequested\x12\x18\n\x07stalled\x18\x14 \x01(\x08R\x07stalled\x12\x1e\n\nrecoveries\x18\x15 \x01(\x05R\nrecoveries\"i\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n\x0cPHASE_ACTIVE\x10\x01\x12\x11\n\rPHASE_WAITING\x10\x02\x12\x10\n\x0cPHASE_PAUSED\x10\x03\x12\x12\n\x0ePHASE_TERMINAL\x10\x04\"t\n\x08Position\x12\x18\n\x14POSITION_UNSPECIFIED\x10\x00\x12\x19\n\x15POSITION_BEFORE_MODEL\x10\x01\x12\x17\n\x13POSITION_TOOL_BATCH\x10\x02\x12\x1a\n\x16POSITION_OUTCOME_READY\x10\x03\"\x82\x02\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15STOP_REASON_COMPLETED\x10\x01\x12\x16\n\x12STOP_REASON_FAILED\x10\x02\x12\x19\n\x15STOP_REASON_CANCELLED\x10\x03\x12!\n\x1dSTOP_REASON_DEADLINE_EXCEEDED\x10\x04\x12#\n\x1fSTOP_REASON_INTERACTION_EXPIRED\x10\x05\x12 \n\x1cSTOP_REASON_BUDGET_EXHAUSTED\x10\x06\x12\x1f\n\x1bSTOP_REASON_OUTCOME_UNKNOWN\x10\x07\"\xa9\x02\n\nRunOutcome\x12;\n\x0bstop_reason\x18\x01 \x01(\x0e\x32\x1a.runlane.v1.Run.StopReasonR\nstopReason\x12\x30\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x1a.runlane.v1.Run.StopReasonR\x05\x63\x61use\x12\x30\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x16.runlane.v1.RunFailureR\x07\x66\x61ilure\x12\x32\n\x15output_message_number\x18\x04 \x01(\x03R\x13outputMessageNumber\x12\x1f\n\x0boutput_json\x18\x05 \x01(\tR\noutputJson\x12%\n\x0emessage_cutoff\x18\x06 \x01(\x03R\rmessageCutoff\"\xfa\x02\n\nRunFailure\x12G\n\x06reason\x18\x01 \x01(\x0e\x32\x1d.runlane.v1.RunFailure.ReasonB\x10\xbaH\r\x82\x01\n\x10\x01 \x00 \x01 \x02 \x03R\x06reason\x12&\n\x07message\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\x80 \xba\x01\x01\x00R\x07message\x12\x1c\n\tretryable\x18\x03 \x01(\x08R\tretryable\"\xdc\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12REASON_NO_EXECUTOR\x10\x01\x12\x18\n\x14REASON_LEASE_EXPIRED\x10\x02\x12\x1d\n\x19REASON_RECOVERY_EXHAUSTED\x10\x03\x12\x16\n\x12REASON_TOOL_FAILED\x10\x04\x12\x1c\n\x18REASON_MODEL_UNAVAILABLE\x10\x05\x12\x18\n\x14REASON_MODEL_REFUSED\x10\x06\x12\x19\n\x15REASON_EXECUTOR_ERROR\x10\x07\"\xad\x01\n\x0c\x43\x61ncellation\x12\x16\n\x06reason\x18\x01 \x01(\tR\x06reason\x12=\n\x0crequest_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0brequestTime\x12\x46\n\x11grace_expire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0fgraceExpireTime\"\xf9\x02\n\nActivation\x12#\n\ractivation_id\x18\x01 \x01(\tR\x0c\x61\x63tivationId\x12\x14\n\x05\x65poch\x18\x02 \x01(\x05R\x05\x65poch\x12/\n\x04kind\x18\x03 \x01(\x0e\x32\x1b.runlane.v1.Activation.KindR\x04kind\x12\x32\n\x05state\x18\x04 \x01(\x0e\x32\x1c.runlane.v1.Activation.StateR\x05state\x12\x1f\n\x0b\x65xecutor_id\x18\x05 \x01(\tR\nexecutorId\"Q\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n\nKIND_START\x10\x01\x12\x11\n\rKIND_CONTINUE\x10\x02\x12\x10\n\x0cKIND_RECOVER\x10\x03\"W\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x10\n\x0cSTATE_LEASED\x10\x02\x12\x13\n\x0fSTATE_ABANDONED\x10\x03\"\xa8\x05\n\nRunOptions\x12\x44\n\x05\x61gent\x18\x01 \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\x05\x61gent\x12\"\n\x05model\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\xff\x01\xba\x01\x01\x00R\x05model\x12-\n\x06limits\x18\x03 \x01(\x0b\x32\x15.runlane.v1.RunLimitsR\x06limits\x12.\n\x05tools\x18\x04 \x03(\tB\x18\xbaH\x15\x92\x01\x12\x10\x80\x02\x18\x01\"\x0br\t\x10\x01(\xff\x01\xba\x01\x01\x00R\x05tools\x12]\n\x15tool_timeout_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0e\xbaH\x0b\xaa\x01\x08\"\x04\x08\x80\xa3\x05\x32\x00R\x13toolTimeoutDuration\x12Q\n\x11tool_error_policy\x18\x06 \x01(\x0e\x32\x1b.runlane.v1.ToolErrorPolicyB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0ftoolErrorPolicy\x12:\n\x08recovery\x18\x07 \x01(\x0e\x32\x14.runlane.v1.RecoveryB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x08recovery\x12\x35\n\x0emax_recoveries\x18\x08 \x01(\x05\x42\t\xbaH\x06\x1a\x04\x18\x64(\x00H\x00R\rmaxRecoveries\x88\x01\x01\x12\\\n\x15\x63\x61ncel_grace_duration\x18\x0b \x01(\x0b\x32\x19.google.protobuf.DurationB\r\xbaH\n\xaa\x01\x07\"\x03\x08\xd8\x04\x32\x00R\x13\x63\x61ncelGraceDuration\x12;\n\x14request_options_json\x18\x0c \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04R\x12requestOptionsJsonB\x11\n\x0f_max_recoveries\"\xff\x03\n\tRunLimits\x12\x35\n\x0fmax_model_steps\x18\x01 \x01(\x05\x42\r\xbaH\n\x1a\x05\x18\x90N(\x01\xd8\x01\x01R\rmaxModelSteps\x12\x31\n\x0emax_tool_calls\x18\x02 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xa0\x8d\x06(\x00R\x0cmaxToolCalls\x12\x31\n\x10max_total_tokens\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0emaxTotalTokens\x12\x36\n\x13max_cost_usd_micros\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x10maxCostUsdMicros\x12M\n\x0cmax_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0f\xbaH\x0c\xaa\x01\t\"\x05\x08\x80\x9a\x9e\x01*\x00R\x0bmaxDuration\x12l\n\x1cinteraction_timeout_duration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0f\xbaH\x0c\xaa\x01\t\"\x05\x08\x80\x9a\x9e\x01*\x00R\x1ainteractionTimeoutDuration\x12`\n\x16start_timeout_duration\x18\x07 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0f\xbaH\x0c\xaa\x01\t\"\x05\x08\x80\x9a\x9e\x01*\x00R\x14startTimeoutDuration\"\x84\x03\n\x05Usage\x12\x30\n\x14model_steps_reserved\x18\x01 \x01(\x05R\x12modelStepsReserved\x12\x32\n\x15model_steps_committed\x18\x02 \x01(\x05R\x13modelStepsCommitted\x12*\n\x0cinput_tokens\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0binputTokens\x12,\n\routput_tokens\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0coutputTokens\x12\x37\n\x13\x63\x61\x63hed_input_tokens\x18\x05 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x11\x63\x61\x63hedInputTokens\x12\x32\n\x10reasoning_tokens\x18\x06 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0freasoningTokens\x12\x1d\n\ntool_calls\x18\x08 \x01(\x05R\ttoolCalls\x12/\n\x0f\x63ost_usd_micros\x18\x07 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\rcostUsdMicros\"\x88\x02\n\x05\x46\x65nce\x12J\n\nsession_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\tsessionId\x12\x42\n\x06run_id\x18\x02 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\x05runId\x12P\n\ractivation_id\x18\x03 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\x0c\x61\x63tivationId\x12\x1d\n\x05\x65poch\x18\x04 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x01R\x05\x65poch*L\n\x08Recovery\x12\x18\n\x14RECOVERY_UNSPECIFIED\x10\x00\x12\x11\n\rRECOVERY_AUTO\x10\x01\x12\x13\n\x0fRECOVERY_MANUAL\x10\x02*w\n\x0fToolErrorPolicy\x12!\n\x1dTOOL_ERROR_POLICY_UNSPECIFIED\x10\x00\x12%\n!TOOL_ERROR_POLICY_RETURN_TO_MODEL\x10\x01\x12\x1a\n\x16TOOL_ERROR_POLICY_STOP\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,19 +35,41 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'runlane.v1.run_pb2', _globa
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RUNFAILURE'].fields_by_name['reason']._loaded_options = None
-  _globals['_RUNFAILURE'].fields_by_name['reason']._serialized_options = b'\272H\t\202\001\006\020\001 \000 \002'
+  _globals['_RUNFAILURE'].fields_by_name['reason']._serialized_options = b'\272H\r\202\001\n\020\001 \000 \001 \002 \003'
   _globals['_RUNFAILURE'].fields_by_name['message']._loaded_options = None
   _globals['_RUNFAILURE'].fields_by_name['message']._serialized_options = b'\272H\tr\007(\200 \272\001\001\000'
   _globals['_RUNOPTIONS'].fields_by_name['agent']._loaded_options = None
   _globals['_RUNOPTIONS'].fields_by_name['agent']._serialized_options = b'\272H+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$'
   _globals['_RUNOPTIONS'].fields_by_name['model']._loaded_options = None
   _globals['_RUNOPTIONS'].fields_by_name['model']._serialized_options = b'\272H\tr\007(\377\001\272\001\001\000'
+  _globals['_RUNOPTIONS'].fields_by_name['tools']._loaded_options = None
+  _globals['_RUNOPTIONS'].fields_by_name['tools']._serialized_options = b'\272H\025\222\001\022\020\200\002\030\001\"\013r\t\020\001(\377\001\272\001\001\000'
+  _globals['_RUNOPTIONS'].fields_by_name['tool_timeout_duration']._loaded_options = None
+  _globals['_RUNOPTIONS'].fields_by_name['tool_timeout_duration']._serialized_options = b'\272H\013\252\001\010\"\004\010\200\243\0052\000'
+  _globals['_RUNOPTIONS'].fields_by_name['tool_error_policy']._loaded_options = None
+  _globals['_RUNOPTIONS'].fields_by_name['tool_error_policy']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_RUNOPTIONS'].fields_by_name['recovery']._loaded_options = None
+  _globals['_RUNOPTIONS'].fields_by_name['recovery']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_RUNOPTIONS'].fields_by_name['max_recoveries']._loaded_options = None
+  _globals['_RUNOPTIONS'].fields_by_name['max_recoveries']._serialized_options = b'\272H\006\032\004\030d(\000'
   _globals['_RUNOPTIONS'].fields_by_name['cancel_grace_duration']._loaded_options = None
   _globals['_RUNOPTIONS'].fields_by_name['cancel_grace_duration']._serialized_options = b'\272H\n\252\001\007\"\003\010\330\0042\000'
   _globals['_RUNOPTIONS'].fields_by_name['request_options_json']._loaded_options = None
   _globals['_RUNOPTIONS'].fields_by_name['request_options_json']._serialized_options = b'\272H\006r\004(\200\200\004'
   _globals['_RUNLIMITS'].fields_by_name['max_model_steps']._loaded_options = None
   _globals['_RUNLIMITS'].fields_by_name['max_model_steps']._serialized_options = b'\272H\n\032\005\030\220N(\001\330\001\001'
+  _globals['_RUNLIMITS'].fields_by_name['max_tool_calls']._loaded_options = None
+  _globals['_RUNLIMITS'].fields_by_name['max_tool_calls']._serialized_options = b'\272H\010\032\006\030\240\215\006(\000'
+  _globals['_RUNLIMITS'].fields_by_name['max_total_tokens']._loaded_options = None
+  _globals['_RUNLIMITS'].fields_by_name['max_total_tokens']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_RUNLIMITS'].fields_by_name['max_cost_usd_micros']._loaded_options = None
+  _globals['_RUNLIMITS'].fields_by_name['max_cost_usd_micros']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_RUNLIMITS'].fields_by_name['max_duration']._loaded_options = None
+  _globals['_RUNLIMITS'].fields_by_name['max_duration']._serialized_options = b'\272H\014\252\001\t\"\005\010\200\232\236\001*\000'
+  _globals['_RUNLIMITS'].fields_by_name['interaction_timeout_duration']._loaded_options = None
+  _globals['_RUNLIMITS'].fields_by_name['interaction_timeout_duration']._serialized_options = b'\272H\014\252\001\t\"\005\010\200\232\236\001*\000'
+  _globals['_RUNLIMITS'].fields_by_name['start_timeout_duration']._loaded_options = None
+  _globals['_RUNLIMITS'].fields_by_name['start_timeout_duration']._serialized_options = b'\272H\014\252\001\t\"\005\010\200\232\236\001*\000'
   _globals['_USAGE'].fields_by_name['input_tokens']._loaded_options = None
   _globals['_USAGE'].fields_by_name['input_tokens']._serialized_options = b'\272H\004\"\002(\000'
   _globals['_USAGE'].fields_by_name['output_tokens']._loaded_options = None
@@ -66,34 +88,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FENCE'].fields_by_name['activation_id']._serialized_options = b'\272H(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$'
   _globals['_FENCE'].fields_by_name['epoch']._loaded_options = None
   _globals['_FENCE'].fields_by_name['epoch']._serialized_options = b'\272H\004\032\002(\001'
+  _globals['_RECOVERY']._serialized_start=4569
+  _globals['_RECOVERY']._serialized_end=4645
+  _globals['_TOOLERRORPOLICY']._serialized_start=4647
+  _globals['_TOOLERRORPOLICY']._serialized_end=4766
   _globals['_RUN']._serialized_start=131
-  _globals['_RUN']._serialized_end=1105
-  _globals['_RUN_PHASE']._serialized_start=788
-  _globals['_RUN_PHASE']._serialized_end=856
-  _globals['_RUN_POSITION']._serialized_start=858
-  _globals['_RUN_POSITION']._serialized_end=949
-  _globals['_RUN_STOPREASON']._serialized_start=952
-  _globals['_RUN_STOPREASON']._serialized_end=1105
-  _globals['_RUNOUTCOME']._serialized_start=1108
-  _globals['_RUNOUTCOME']._serialized_end=1355
-  _globals['_RUNFAILURE']._serialized_start=1358
-  _globals['_RUNFAILURE']._serialized_end=1653
-  _globals['_RUNFAILURE_REASON']._serialized_start=1512
-  _globals['_RUNFAILURE_REASON']._serialized_end=1653
-  _globals['_CANCELLATION']._serialized_start=1656
-  _globals['_CANCELLATION']._serialized_end=1829
-  _globals['_ACTIVATION']._serialized_start=1832
-  _globals['_ACTIVATION']._serialized_end=2151
-  _globals['_ACTIVATION_KIND']._serialized_start=2039
-  _globals['_ACTIVATION_KIND']._serialized_end=2083
-  _globals['_ACTIVATION_STATE']._serialized_start=2085
-  _globals['_ACTIVATION_STATE']._serialized_end=2151
-  _globals['_RUNOPTIONS']._serialized_start=2154
-  _globals['_RUNOPTIONS']._serialized_end=2474
-  _globals['_RUNLIMITS']._serialized_start=2476
-  _globals['_RUNLIMITS']._serialized_end=2542
-  _globals['_USAGE']._serialized_start=2545
-  _globals['_USAGE']._serialized_end=2902
-  _globals['_FENCE']._serialized_start=2905
-  _globals['_FENCE']._serialized_end=3169
+  _globals['_RUN']._serialized_end=1475
+  _globals['_RUN_PHASE']._serialized_start=991
+  _globals['_RUN_PHASE']._serialized_end=1096
+  _globals['_RUN_POSITION']._serialized_start=1098
+  _globals['_RUN_POSITION']._serialized_end=1214
+  _globals['_RUN_STOPREASON']._serialized_start=1217
+  _globals['_RUN_STOPREASON']._serialized_end=1475
+  _globals['_RUNOUTCOME']._serialized_start=1478
+  _globals['_RUNOUTCOME']._serialized_end=1775
+  _globals['_RUNFAILURE']._serialized_start=1778
+  _globals['_RUNFAILURE']._serialized_end=2156
+  _globals['_RUNFAILURE_REASON']._serialized_start=1936
+  _globals['_RUNFAILURE_REASON']._serialized_end=2156
+  _globals['_CANCELLATION']._serialized_start=2159
+  _globals['_CANCELLATION']._serialized_end=2332
+  _globals['_ACTIVATION']._serialized_start=2335
+  _globals['_ACTIVATION']._serialized_end=2712
+  _globals['_ACTIVATION_KIND']._serialized_start=2542
+  _globals['_ACTIVATION_KIND']._serialized_end=2623
+  _globals['_ACTIVATION_STATE']._serialized_start=2625
+  _globals['_ACTIVATION_STATE']._serialized_end=2712
+  _globals['_RUNOPTIONS']._serialized_start=2715
+  _globals['_RUNOPTIONS']._serialized_end=3395
+  _globals['_RUNLIMITS']._serialized_start=3398
+  _globals['_RUNLIMITS']._serialized_end=3909
+  _globals['_USAGE']._serialized_start=3912
+  _globals['_USAGE']._serialized_end=4300
+  _globals['_FENCE']._serialized_start=4303
+  _globals['_FENCE']._serialized_end=4567
 # @@protoc_insertion_point(module_scope)

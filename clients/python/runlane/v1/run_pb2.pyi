@@ -3,10 +3,12 @@
 isort:skip_file
 """
 
+from collections import abc as abc
 from google.protobuf import descriptor as descriptor
 from google.protobuf import duration_pb2 as duration_pb2
 from google.protobuf import message as message
 from google.protobuf import timestamp_pb2 as timestamp_pb2
+from google.protobuf.internal import containers as containers
 from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
 import builtins as builtins
 import sys
@@ -18,6 +20,52 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: descriptor.FileDescriptor
+
+class _Recovery:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RecoveryEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_Recovery.ValueType], builtins.type):
+    DESCRIPTOR: descriptor.EnumDescriptor
+    RECOVERY_UNSPECIFIED: _Recovery.ValueType  # 0
+    """Same as AUTO."""
+    RECOVERY_AUTO: _Recovery.ValueType  # 1
+    """The run is queued again, after a back-off."""
+    RECOVERY_MANUAL: _Recovery.ValueType  # 2
+    """The run is stalled until RestoreRun."""
+
+class Recovery(_Recovery, metaclass=_RecoveryEnumTypeWrapper):
+    """What happens when a lease runs out and nothing stands in the way of going on."""
+
+RECOVERY_UNSPECIFIED: Recovery.ValueType  # 0
+"""Same as AUTO."""
+RECOVERY_AUTO: Recovery.ValueType  # 1
+"""The run is queued again, after a back-off."""
+RECOVERY_MANUAL: Recovery.ValueType  # 2
+"""The run is stalled until RestoreRun."""
+
+class _ToolErrorPolicy:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ToolErrorPolicyEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ToolErrorPolicy.ValueType], builtins.type):
+    DESCRIPTOR: descriptor.EnumDescriptor
+    TOOL_ERROR_POLICY_UNSPECIFIED: _ToolErrorPolicy.ValueType  # 0
+    """Same as RETURN_TO_MODEL."""
+    TOOL_ERROR_POLICY_RETURN_TO_MODEL: _ToolErrorPolicy.ValueType  # 1
+    """The model gets the error and goes on."""
+    TOOL_ERROR_POLICY_STOP: _ToolErrorPolicy.ValueType  # 2
+    """The run ends FAILED with TOOL_FAILED."""
+
+class ToolErrorPolicy(_ToolErrorPolicy, metaclass=_ToolErrorPolicyEnumTypeWrapper):
+    """What happens when a tool fails or a person says no."""
+
+TOOL_ERROR_POLICY_UNSPECIFIED: ToolErrorPolicy.ValueType  # 0
+"""Same as RETURN_TO_MODEL."""
+TOOL_ERROR_POLICY_RETURN_TO_MODEL: ToolErrorPolicy.ValueType  # 1
+"""The model gets the error and goes on."""
+TOOL_ERROR_POLICY_STOP: ToolErrorPolicy.ValueType  # 2
+"""The run ends FAILED with TOOL_FAILED."""
 
 @typing.final
 class Run(message.Message):
@@ -37,7 +85,11 @@ class Run(message.Message):
         PHASE_UNSPECIFIED: Run._Phase.ValueType  # 0
         """Not said."""
         PHASE_ACTIVE: Run._Phase.ValueType  # 1
-        """An activation is queued, or leased to an executor."""
+        """An activation is queued, or leased to an executor; or the run is stalled."""
+        PHASE_WAITING: Run._Phase.ValueType  # 2
+        """It waits for the answer to its interaction; nobody has it."""
+        PHASE_PAUSED: Run._Phase.ValueType  # 3
+        """It was stopped at a boundary, as asked; nobody has it."""
         PHASE_TERMINAL: Run._Phase.ValueType  # 4
         """Ended; never changes again."""
 
@@ -47,7 +99,11 @@ class Run(message.Message):
     PHASE_UNSPECIFIED: Run.Phase.ValueType  # 0
     """Not said."""
     PHASE_ACTIVE: Run.Phase.ValueType  # 1
-    """An activation is queued, or leased to an executor."""
+    """An activation is queued, or leased to an executor; or the run is stalled."""
+    PHASE_WAITING: Run.Phase.ValueType  # 2
+    """It waits for the answer to its interaction; nobody has it."""
+    PHASE_PAUSED: Run.Phase.ValueType  # 3
+    """It was stopped at a boundary, as asked; nobody has it."""
     PHASE_TERMINAL: Run.Phase.ValueType  # 4
     """Ended; never changes again."""
 
@@ -61,6 +117,8 @@ class Run(message.Message):
         """Not said."""
         POSITION_BEFORE_MODEL: Run._Position.ValueType  # 1
         """The next thing to do is a model step."""
+        POSITION_TOOL_BATCH: Run._Position.ValueType  # 2
+        """Tool calls of the last model step are open."""
         POSITION_OUTCOME_READY: Run._Position.ValueType  # 3
         """A final answer is committed; only the settlement is missing."""
 
@@ -71,6 +129,8 @@ class Run(message.Message):
     """Not said."""
     POSITION_BEFORE_MODEL: Run.Position.ValueType  # 1
     """The next thing to do is a model step."""
+    POSITION_TOOL_BATCH: Run.Position.ValueType  # 2
+    """Tool calls of the last model step are open."""
     POSITION_OUTCOME_READY: Run.Position.ValueType  # 3
     """A final answer is committed; only the settlement is missing."""
 
@@ -88,8 +148,16 @@ class Run(message.Message):
         """It failed; `failure` says why."""
         STOP_REASON_CANCELLED: Run._StopReason.ValueType  # 3
         """It was interrupted or replaced."""
+        STOP_REASON_DEADLINE_EXCEEDED: Run._StopReason.ValueType  # 4
+        """Its deadline passed."""
+        STOP_REASON_INTERACTION_EXPIRED: Run._StopReason.ValueType  # 5
+        """The interaction that it waited for expired."""
         STOP_REASON_BUDGET_EXHAUSTED: Run._StopReason.ValueType  # 6
-        """No model step was left in its budget."""
+        """A budget of it was used up."""
+        STOP_REASON_OUTCOME_UNKNOWN: Run._StopReason.ValueType  # 7
+        """It ended while a call that is not idempotent was claimed and had no result: whether
+        that had its effect is not known. `cause` is what ended it.
+        """
 
     class StopReason(_StopReason, metaclass=_StopReasonEnumTypeWrapper):
         """Why a run ended."""
@@ -102,8 +170,16 @@ class Run(message.Message):
     """It failed; `failure` says why."""
     STOP_REASON_CANCELLED: Run.StopReason.ValueType  # 3
     """It was interrupted or replaced."""
+    STOP_REASON_DEADLINE_EXCEEDED: Run.StopReason.ValueType  # 4
+    """Its deadline passed."""
+    STOP_REASON_INTERACTION_EXPIRED: Run.StopReason.ValueType  # 5
+    """The interaction that it waited for expired."""
     STOP_REASON_BUDGET_EXHAUSTED: Run.StopReason.ValueType  # 6
-    """No model step was left in its budget."""
+    """A budget of it was used up."""
+    STOP_REASON_OUTCOME_UNKNOWN: Run.StopReason.ValueType  # 7
+    """It ended while a call that is not idempotent was claimed and had no result: whether
+    that had its effect is not known. `cause` is what ended it.
+    """
 
     RUN_ID_FIELD_NUMBER: builtins.int
     SESSION_ID_FIELD_NUMBER: builtins.int
@@ -114,12 +190,17 @@ class Run(message.Message):
     POSITION_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
     USAGE_FIELD_NUMBER: builtins.int
+    DEADLINE_TIME_FIELD_NUMBER: builtins.int
     SUBMISSION_ID_FIELD_NUMBER: builtins.int
     INPUT_PREVIEW_FIELD_NUMBER: builtins.int
     CANCELLATION_FIELD_NUMBER: builtins.int
     OUTCOME_FIELD_NUMBER: builtins.int
     CREATE_TIME_FIELD_NUMBER: builtins.int
     END_TIME_FIELD_NUMBER: builtins.int
+    INTERACTION_ID_FIELD_NUMBER: builtins.int
+    PAUSE_REQUESTED_FIELD_NUMBER: builtins.int
+    STALLED_FIELD_NUMBER: builtins.int
+    RECOVERIES_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """Id in the namespace: `run_` and a UUIDv7."""
     session_id: builtins.str
@@ -136,6 +217,14 @@ class Run(message.Message):
     """The submission that started it."""
     input_preview: builtins.str
     """The first 200 characters of its input."""
+    interaction_id: builtins.str
+    """The interaction that it waits for; set only while WAITING."""
+    pause_requested: builtins.bool
+    """True once a pause was asked for and no boundary has taken it yet."""
+    stalled: builtins.bool
+    """True where its lease ran out under recovery MANUAL: it waits for RestoreRun."""
+    recoveries: builtins.int
+    """Recoveries since its last progress."""
     @builtins.property
     def activation(self) -> Activation:
         """The newest activation; unset once the run is terminal."""
@@ -147,6 +236,10 @@ class Run(message.Message):
     @builtins.property
     def usage(self) -> Usage:
         """What it has used."""
+
+    @builtins.property
+    def deadline_time(self) -> timestamp_pb2.Timestamp:
+        """When it ends DEADLINE_EXCEEDED; unset: never."""
 
     @builtins.property
     def cancellation(self) -> Cancellation:
@@ -176,16 +269,21 @@ class Run(message.Message):
         position: Run.Position.ValueType = ...,
         options: RunOptions | None = ...,
         usage: Usage | None = ...,
+        deadline_time: timestamp_pb2.Timestamp | None = ...,
         submission_id: builtins.str = ...,
         input_preview: builtins.str = ...,
         cancellation: Cancellation | None = ...,
         outcome: RunOutcome | None = ...,
         create_time: timestamp_pb2.Timestamp | None = ...,
         end_time: timestamp_pb2.Timestamp | None = ...,
+        interaction_id: builtins.str = ...,
+        pause_requested: builtins.bool = ...,
+        stalled: builtins.bool = ...,
+        recoveries: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["activation", b"activation", "cancellation", b"cancellation", "create_time", b"create_time", "end_time", b"end_time", "options", b"options", "outcome", b"outcome", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["activation", b"activation", "cancellation", b"cancellation", "create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "options", b"options", "outcome", b"outcome", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["activation", b"activation", "agent", b"agent", "attempt", b"attempt", "cancellation", b"cancellation", "create_time", b"create_time", "end_time", b"end_time", "input_preview", b"input_preview", "options", b"options", "outcome", b"outcome", "phase", b"phase", "position", b"position", "run_id", b"run_id", "session_id", b"session_id", "submission_id", b"submission_id", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["activation", b"activation", "agent", b"agent", "attempt", b"attempt", "cancellation", b"cancellation", "create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "input_preview", b"input_preview", "interaction_id", b"interaction_id", "options", b"options", "outcome", b"outcome", "pause_requested", b"pause_requested", "phase", b"phase", "position", b"position", "recoveries", b"recoveries", "run_id", b"run_id", "session_id", b"session_id", "stalled", b"stalled", "submission_id", b"submission_id", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -196,12 +294,15 @@ class RunOutcome(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
     STOP_REASON_FIELD_NUMBER: builtins.int
+    CAUSE_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
     OUTPUT_MESSAGE_NUMBER_FIELD_NUMBER: builtins.int
     OUTPUT_JSON_FIELD_NUMBER: builtins.int
     MESSAGE_CUTOFF_FIELD_NUMBER: builtins.int
     stop_reason: Run.StopReason.ValueType
     """Why it ended."""
+    cause: Run.StopReason.ValueType
+    """What ended it, where `stop_reason` is OUTCOME_UNKNOWN."""
     output_message_number: builtins.int
     """Number of the message that is its answer; unset where it ended without one."""
     output_json: builtins.str
@@ -216,6 +317,7 @@ class RunOutcome(message.Message):
         self,
         *,
         stop_reason: Run.StopReason.ValueType = ...,
+        cause: Run.StopReason.ValueType = ...,
         failure: RunFailure | None = ...,
         output_message_number: builtins.int = ...,
         output_json: builtins.str = ...,
@@ -223,7 +325,7 @@ class RunOutcome(message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["failure", b"failure", "message_cutoff", b"message_cutoff", "output_json", b"output_json", "output_message_number", b"output_message_number", "stop_reason", b"stop_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cause", b"cause", "failure", b"failure", "message_cutoff", b"message_cutoff", "output_json", b"output_json", "output_message_number", b"output_message_number", "stop_reason", b"stop_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,8 +343,14 @@ class RunFailure(message.Message):
         DESCRIPTOR: descriptor.EnumDescriptor
         REASON_UNSPECIFIED: RunFailure._Reason.ValueType  # 0
         """Not said."""
+        REASON_NO_EXECUTOR: RunFailure._Reason.ValueType  # 1
+        """No executor took it within its start_timeout."""
         REASON_LEASE_EXPIRED: RunFailure._Reason.ValueType  # 2
-        """The lease of its activation ran out."""
+        """The lease of its activation ran out. Only of a `cause`."""
+        REASON_RECOVERY_EXHAUSTED: RunFailure._Reason.ValueType  # 3
+        """Its lease ran out once more after max_recoveries without progress."""
+        REASON_TOOL_FAILED: RunFailure._Reason.ValueType  # 4
+        """A tool failed, or a person said no, under tool error policy STOP."""
         REASON_MODEL_UNAVAILABLE: RunFailure._Reason.ValueType  # 5
         """The model could not be reached, timed out, or was overloaded."""
         REASON_MODEL_REFUSED: RunFailure._Reason.ValueType  # 6
@@ -255,8 +363,14 @@ class RunFailure(message.Message):
 
     REASON_UNSPECIFIED: RunFailure.Reason.ValueType  # 0
     """Not said."""
+    REASON_NO_EXECUTOR: RunFailure.Reason.ValueType  # 1
+    """No executor took it within its start_timeout."""
     REASON_LEASE_EXPIRED: RunFailure.Reason.ValueType  # 2
-    """The lease of its activation ran out."""
+    """The lease of its activation ran out. Only of a `cause`."""
+    REASON_RECOVERY_EXHAUSTED: RunFailure.Reason.ValueType  # 3
+    """Its lease ran out once more after max_recoveries without progress."""
+    REASON_TOOL_FAILED: RunFailure.Reason.ValueType  # 4
+    """A tool failed, or a person said no, under tool error policy STOP."""
     REASON_MODEL_UNAVAILABLE: RunFailure.Reason.ValueType  # 5
     """The model could not be reached, timed out, or was overloaded."""
     REASON_MODEL_REFUSED: RunFailure.Reason.ValueType  # 6
@@ -333,7 +447,11 @@ class Activation(message.Message):
         KIND_UNSPECIFIED: Activation._Kind.ValueType  # 0
         """Not said."""
         KIND_START: Activation._Kind.ValueType  # 1
-        """The first turn of a run, also again after a release."""
+        """The first turn of a run."""
+        KIND_CONTINUE: Activation._Kind.ValueType  # 2
+        """It goes on after an answer or a pause."""
+        KIND_RECOVER: Activation._Kind.ValueType  # 3
+        """It goes on after an executor was lost."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
         """Why the turn is taken."""
@@ -341,7 +459,11 @@ class Activation(message.Message):
     KIND_UNSPECIFIED: Activation.Kind.ValueType  # 0
     """Not said."""
     KIND_START: Activation.Kind.ValueType  # 1
-    """The first turn of a run, also again after a release."""
+    """The first turn of a run."""
+    KIND_CONTINUE: Activation.Kind.ValueType  # 2
+    """It goes on after an answer or a pause."""
+    KIND_RECOVER: Activation.Kind.ValueType  # 3
+    """It goes on after an executor was lost."""
 
     class _State:
         ValueType = typing.NewType("ValueType", builtins.int)
@@ -355,6 +477,8 @@ class Activation(message.Message):
         """Waits for an executor."""
         STATE_LEASED: Activation._State.ValueType  # 2
         """An executor has it."""
+        STATE_ABANDONED: Activation._State.ValueType  # 3
+        """Its executor was lost, and the run is stalled."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper):
         """Whether somebody has it."""
@@ -365,6 +489,8 @@ class Activation(message.Message):
     """Waits for an executor."""
     STATE_LEASED: Activation.State.ValueType  # 2
     """An executor has it."""
+    STATE_ABANDONED: Activation.State.ValueType  # 3
+    """Its executor was lost, and the run is stalled."""
 
     ACTIVATION_ID_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
@@ -407,17 +533,36 @@ class RunOptions(message.Message):
     AGENT_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
     LIMITS_FIELD_NUMBER: builtins.int
+    TOOLS_FIELD_NUMBER: builtins.int
+    TOOL_TIMEOUT_DURATION_FIELD_NUMBER: builtins.int
+    TOOL_ERROR_POLICY_FIELD_NUMBER: builtins.int
+    RECOVERY_FIELD_NUMBER: builtins.int
+    MAX_RECOVERIES_FIELD_NUMBER: builtins.int
     CANCEL_GRACE_DURATION_FIELD_NUMBER: builtins.int
     REQUEST_OPTIONS_JSON_FIELD_NUMBER: builtins.int
     agent: builtins.str
     """The name that executors poll for. Default: the session's default_agent, else the server's."""
     model: builtins.str
     """The model that the executor should use; at most 255 bytes. Default: the agent's own."""
+    tool_error_policy: ToolErrorPolicy.ValueType
+    """What happens when a tool fails. Default: RETURN_TO_MODEL."""
+    recovery: Recovery.ValueType
+    """What happens when a lease runs out. Default: AUTO."""
+    max_recoveries: builtins.int
+    """Recoveries without progress between them: 0 to 100, default 3."""
     request_options_json: builtins.str
     """A JSON object that the executor hands to the model with each request; at most 64 KiB."""
     @builtins.property
     def limits(self) -> RunLimits:
         """Budgets of the run."""
+
+    @builtins.property
+    def tools(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the tools that the run may use; empty: all of its agent's. At most 256."""
+
+    @builtins.property
+    def tool_timeout_duration(self) -> duration_pb2.Duration:
+        """How long an executor lets a tool run: up to 24 h. Default: the executor's own."""
 
     @builtins.property
     def cancel_grace_duration(self) -> duration_pb2.Duration:
@@ -431,14 +576,21 @@ class RunOptions(message.Message):
         agent: builtins.str = ...,
         model: builtins.str = ...,
         limits: RunLimits | None = ...,
+        tools: abc.Iterable[builtins.str] | None = ...,
+        tool_timeout_duration: duration_pb2.Duration | None = ...,
+        tool_error_policy: ToolErrorPolicy.ValueType = ...,
+        recovery: Recovery.ValueType = ...,
+        max_recoveries: builtins.int | None = ...,
         cancel_grace_duration: duration_pb2.Duration | None = ...,
         request_options_json: builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["cancel_grace_duration", b"cancel_grace_duration", "limits", b"limits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["_max_recoveries", b"_max_recoveries", "cancel_grace_duration", b"cancel_grace_duration", "limits", b"limits", "max_recoveries", b"max_recoveries", "tool_timeout_duration", b"tool_timeout_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["agent", b"agent", "cancel_grace_duration", b"cancel_grace_duration", "limits", b"limits", "model", b"model", "request_options_json", b"request_options_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["_max_recoveries", b"_max_recoveries", "agent", b"agent", "cancel_grace_duration", b"cancel_grace_duration", "limits", b"limits", "max_recoveries", b"max_recoveries", "model", b"model", "recovery", b"recovery", "request_options_json", b"request_options_json", "tool_error_policy", b"tool_error_policy", "tool_timeout_duration", b"tool_timeout_duration", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_recoveries: _TypeAlias = typing.Literal["max_recoveries"]  # noqa: Y015
+    _WhichOneofArgType__max_recoveries: _TypeAlias = typing.Literal["_max_recoveries", b"_max_recoveries"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_recoveries) -> _WhichOneofReturnType__max_recoveries | None: ...
 
 @typing.final
 class RunLimits(message.Message):
@@ -447,16 +599,52 @@ class RunLimits(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
     MAX_MODEL_STEPS_FIELD_NUMBER: builtins.int
+    MAX_TOOL_CALLS_FIELD_NUMBER: builtins.int
+    MAX_TOTAL_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_COST_USD_MICROS_FIELD_NUMBER: builtins.int
+    MAX_DURATION_FIELD_NUMBER: builtins.int
+    INTERACTION_TIMEOUT_DURATION_FIELD_NUMBER: builtins.int
+    START_TIMEOUT_DURATION_FIELD_NUMBER: builtins.int
     max_model_steps: builtins.int
     """Model steps that may be reserved: 1 to 10,000, default 20."""
+    max_tool_calls: builtins.int
+    """Tool calls of all model steps: up to 100,000; 0 (default): as many as come. A step with
+    more calls than are left ends the run.
+    """
+    max_total_tokens: builtins.int
+    """Input and output tokens of all model steps; 0 (default): as many as come."""
+    max_cost_usd_micros: builtins.int
+    """Cost of all model steps in millionths of a US dollar; 0 (default): no limit."""
+    @builtins.property
+    def max_duration(self) -> duration_pb2.Duration:
+        """From the creation of the run to its deadline: up to 30 days. Default: none."""
+
+    @builtins.property
+    def interaction_timeout_duration(self) -> duration_pb2.Duration:
+        """How long an interaction without an expiry of its own stays open: up to 30 days.
+        Default: for ever.
+        """
+
+    @builtins.property
+    def start_timeout_duration(self) -> duration_pb2.Duration:
+        """How long the run waits for its first executor: up to 30 days. Default: for ever. After it
+        the run ends FAILED with NO_EXECUTOR.
+        """
+
     def __init__(
         self,
         *,
         max_model_steps: builtins.int = ...,
+        max_tool_calls: builtins.int = ...,
+        max_total_tokens: builtins.int = ...,
+        max_cost_usd_micros: builtins.int = ...,
+        max_duration: duration_pb2.Duration | None = ...,
+        interaction_timeout_duration: duration_pb2.Duration | None = ...,
+        start_timeout_duration: duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["interaction_timeout_duration", b"interaction_timeout_duration", "max_duration", b"max_duration", "start_timeout_duration", b"start_timeout_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["max_model_steps", b"max_model_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["interaction_timeout_duration", b"interaction_timeout_duration", "max_cost_usd_micros", b"max_cost_usd_micros", "max_duration", b"max_duration", "max_model_steps", b"max_model_steps", "max_tool_calls", b"max_tool_calls", "max_total_tokens", b"max_total_tokens", "start_timeout_duration", b"start_timeout_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -472,6 +660,7 @@ class Usage(message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
     CACHED_INPUT_TOKENS_FIELD_NUMBER: builtins.int
     REASONING_TOKENS_FIELD_NUMBER: builtins.int
+    TOOL_CALLS_FIELD_NUMBER: builtins.int
     COST_USD_MICROS_FIELD_NUMBER: builtins.int
     model_steps_reserved: builtins.int
     """Model steps reserved; only of a run."""
@@ -485,6 +674,8 @@ class Usage(message.Message):
     """Of the input tokens, those that the provider read from its cache."""
     reasoning_tokens: builtins.int
     """Of the output tokens, those spent on reasoning."""
+    tool_calls: builtins.int
+    """Tool calls that model steps asked for; only of a run."""
     cost_usd_micros: builtins.int
     """Cost in millionths of a US dollar, as its executor reports it."""
     def __init__(
@@ -496,11 +687,12 @@ class Usage(message.Message):
         output_tokens: builtins.int = ...,
         cached_input_tokens: builtins.int = ...,
         reasoning_tokens: builtins.int = ...,
+        tool_calls: builtins.int = ...,
         cost_usd_micros: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["cached_input_tokens", b"cached_input_tokens", "cost_usd_micros", b"cost_usd_micros", "input_tokens", b"input_tokens", "model_steps_committed", b"model_steps_committed", "model_steps_reserved", b"model_steps_reserved", "output_tokens", b"output_tokens", "reasoning_tokens", b"reasoning_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cached_input_tokens", b"cached_input_tokens", "cost_usd_micros", b"cost_usd_micros", "input_tokens", b"input_tokens", "model_steps_committed", b"model_steps_committed", "model_steps_reserved", b"model_steps_reserved", "output_tokens", b"output_tokens", "reasoning_tokens", b"reasoning_tokens", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,12 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from runlane.v1 import interaction_pb2 as runlane_dot_v1_dot_interaction__pb2
 from runlane.v1 import message_pb2 as runlane_dot_v1_dot_message__pb2
 from runlane.v1 import run_pb2 as runlane_dot_v1_dot_run__pb2
 from runlane.v1 import submission_pb2 as runlane_dot_v1_dot_submission__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18runlane/v1/session.proto\x12\nrunlane.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18runlane/v1/message.proto\x1a\x14runlane/v1/run.proto\x1a\x1brunlane/v1/submission.proto\"\xaa\x05\n\x07Session\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12!\n\x0c\x64isplay_name\x18\x02 \x01(\tR\x0b\x64isplayName\x12\x37\n\x06labels\x18\x03 \x03(\x0b\x32\x1f.runlane.v1.Session.LabelsEntryR\x06labels\x12#\n\rmetadata_json\x18\x04 \x01(\tR\x0cmetadataJson\x12#\n\rdefault_agent\x18\x05 \x01(\tR\x0c\x64\x65\x66\x61ultAgent\x12/\n\x05state\x18\x06 \x01(\x0e\x32\x19.runlane.v1.Session.StateR\x05state\x12$\n\x0e\x63urrent_run_id\x18\x07 \x01(\tR\x0c\x63urrentRunId\x12#\n\rmessage_count\x18\x08 \x01(\x03R\x0cmessageCount\x12\x37\n\x0b\x66orked_from\x18\t \x01(\x0b\x32\x16.runlane.v1.ForkSourceR\nforkedFrom\x12\x1a\n\x08revision\x18\x0b \x01(\x03R\x08revision\x12\x12\n\x04\x65tag\x18\x0c \x01(\tR\x04\x65tag\x12;\n\x0b\x63reate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12;\n\x0bupdate_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nupdateTime\x1a\x39\n\x0bLabelsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\"@\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_OPEN\x10\x01\x12\x10\n\x0cSTATE_CLOSED\x10\x02\"B\n\nForkSource\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x15\n\x06run_id\x18\x02 \x01(\tR\x05runId\"\x97\x03\n\tLiveState\x12-\n\x07session\x18\x01 \x01(\x0b\x32\x13.runlane.v1.SessionR\x07session\x12!\n\x03run\x18\x02 \x01(\x0b\x32\x0f.runlane.v1.RunR\x03run\x12G\n\x13pending_submissions\x18\x04 \x03(\x0b\x32\x16.runlane.v1.SubmissionR\x12pendingSubmissions\x12/\n\x08messages\x18\x05 \x03(\x0b\x32\x13.runlane.v1.MessageR\x08messages\x12\x30\n\x14\x66irst_message_number\x18\x06 \x01(\x03R\x12\x66irstMessageNumber\x12>\n\x10\x61llowed_commands\x18\x07 \x03(\x0e\x32\x13.runlane.v1.CommandR\x0f\x61llowedCommands\x12\x30\n\x14waiting_for_executor\x18\x08 \x01(\x08R\x12waitingForExecutor\x12\x1a\n\x08sequence\x18\t \x01(\x03R\x08sequence*\x81\x02\n\x07\x43ommand\x12\x17\n\x13\x43OMMAND_UNSPECIFIED\x10\x00\x12\x11\n\rCOMMAND_START\x10\x01\x12\x10\n\x0c\x43OMMAND_AUTO\x10\x02\x12\x11\n\rCOMMAND_QUEUE\x10\x03\x12\x11\n\rCOMMAND_STEER\x10\x04\x12\x15\n\x11\x43OMMAND_FOLLOW_UP\x10\x05\x12\x13\n\x0f\x43OMMAND_REPLACE\x10\x06\x12\x15\n\x11\x43OMMAND_INTERRUPT\x10\x07\x12\x14\n\x10\x43OMMAND_WITHDRAW\x10\x08\x12\x11\n\rCOMMAND_CLOSE\x10\t\x12\x12\n\x0e\x43OMMAND_REOPEN\x10\n\x12\x12\n\x0e\x43OMMAND_DELETE\x10\x0b\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18runlane/v1/session.proto\x12\nrunlane.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1crunlane/v1/interaction.proto\x1a\x18runlane/v1/message.proto\x1a\x14runlane/v1/run.proto\x1a\x1brunlane/v1/submission.proto\"\xaa\x05\n\x07Session\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12!\n\x0c\x64isplay_name\x18\x02 \x01(\tR\x0b\x64isplayName\x12\x37\n\x06labels\x18\x03 \x03(\x0b\x32\x1f.runlane.v1.Session.LabelsEntryR\x06labels\x12#\n\rmetadata_json\x18\x04 \x01(\tR\x0cmetadataJson\x12#\n\rdefault_agent\x18\x05 \x01(\tR\x0c\x64\x65\x66\x61ultAgent\x12/\n\x05state\x18\x06 \x01(\x0e\x32\x19.runlane.v1.Session.StateR\x05state\x12$\n\x0e\x63urrent_run_id\x18\x07 \x01(\tR\x0c\x63urrentRunId\x12#\n\rmessage_count\x18\x08 \x01(\x03R\x0cmessageCount\x12\x37\n\x0b\x66orked_from\x18\t \x01(\x0b\x32\x16.runlane.v1.ForkSourceR\nforkedFrom\x12\x1a\n\x08revision\x18\x0b \x01(\x03R\x08revision\x12\x12\n\x04\x65tag\x18\x0c \x01(\tR\x04\x65tag\x12;\n\x0b\x63reate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12;\n\x0bupdate_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nupdateTime\x1a\x39\n\x0bLabelsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\"@\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_OPEN\x10\x01\x12\x10\n\x0cSTATE_CLOSED\x10\x02\"B\n\nForkSource\x12\x1d\n\nsession_id\x18\x01 \x01(\tR\tsessionId\x12\x15\n\x06run_id\x18\x02 \x01(\tR\x05runId\"\xdd\x03\n\tLiveState\x12-\n\x07session\x18\x01 \x01(\x0b\x32\x13.runlane.v1.SessionR\x07session\x12!\n\x03run\x18\x02 \x01(\x0b\x32\x0f.runlane.v1.RunR\x03run\x12\x44\n\x11open_interactions\x18\x03 \x03(\x0b\x32\x17.runlane.v1.InteractionR\x10openInteractions\x12G\n\x13pending_submissions\x18\x04 \x03(\x0b\x32\x16.runlane.v1.SubmissionR\x12pendingSubmissions\x12/\n\x08messages\x18\x05 \x03(\x0b\x32\x13.runlane.v1.MessageR\x08messages\x12\x30\n\x14\x66irst_message_number\x18\x06 \x01(\x03R\x12\x66irstMessageNumber\x12>\n\x10\x61llowed_commands\x18\x07 \x03(\x0e\x32\x13.runlane.v1.CommandR\x0f\x61llowedCommands\x12\x30\n\x14waiting_for_executor\x18\x08 \x01(\x08R\x12waitingForExecutor\x12\x1a\n\x08sequence\x18\t \x01(\x03R\x08sequence*\xd2\x02\n\x07\x43ommand\x12\x17\n\x13\x43OMMAND_UNSPECIFIED\x10\x00\x12\x11\n\rCOMMAND_START\x10\x01\x12\x10\n\x0c\x43OMMAND_AUTO\x10\x02\x12\x11\n\rCOMMAND_QUEUE\x10\x03\x12\x11\n\rCOMMAND_STEER\x10\x04\x12\x15\n\x11\x43OMMAND_FOLLOW_UP\x10\x05\x12\x13\n\x0f\x43OMMAND_REPLACE\x10\x06\x12\x15\n\x11\x43OMMAND_INTERRUPT\x10\x07\x12\x14\n\x10\x43OMMAND_WITHDRAW\x10\x08\x12\x11\n\rCOMMAND_CLOSE\x10\t\x12\x12\n\x0e\x43OMMAND_REOPEN\x10\n\x12\x12\n\x0e\x43OMMAND_DELETE\x10\x0b\x12\x11\n\rCOMMAND_PAUSE\x10\x0c\x12\x13\n\x0f\x43OMMAND_UNPAUSE\x10\r\x12\x13\n\x0f\x43OMMAND_RESTORE\x10\x0e\x12\x12\n\x0e\x43OMMAND_ANSWER\x10\x0f\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,16 +38,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SESSION_LABELSENTRY']._loaded_options = None
   _globals['_SESSION_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_COMMAND']._serialized_start=1314
-  _globals['_COMMAND']._serialized_end=1571
-  _globals['_SESSION']._serialized_start=151
-  _globals['_SESSION']._serialized_end=833
-  _globals['_SESSION_LABELSENTRY']._serialized_start=710
-  _globals['_SESSION_LABELSENTRY']._serialized_end=767
-  _globals['_SESSION_STATE']._serialized_start=769
-  _globals['_SESSION_STATE']._serialized_end=833
-  _globals['_FORKSOURCE']._serialized_start=835
-  _globals['_FORKSOURCE']._serialized_end=901
-  _globals['_LIVESTATE']._serialized_start=904
-  _globals['_LIVESTATE']._serialized_end=1311
+  _globals['_COMMAND']._serialized_start=1414
+  _globals['_COMMAND']._serialized_end=1752
+  _globals['_SESSION']._serialized_start=181
+  _globals['_SESSION']._serialized_end=863
+  _globals['_SESSION_LABELSENTRY']._serialized_start=740
+  _globals['_SESSION_LABELSENTRY']._serialized_end=797
+  _globals['_SESSION_STATE']._serialized_start=799
+  _globals['_SESSION_STATE']._serialized_end=863
+  _globals['_FORKSOURCE']._serialized_start=865
+  _globals['_FORKSOURCE']._serialized_end=931
+  _globals['_LIVESTATE']._serialized_start=934
+  _globals['_LIVESTATE']._serialized_end=1411
 # @@protoc_insertion_point(module_scope)

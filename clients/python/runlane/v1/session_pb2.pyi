@@ -9,6 +9,7 @@ from google.protobuf import message as message
 from google.protobuf import timestamp_pb2 as timestamp_pb2
 from google.protobuf.internal import containers as containers
 from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
+from runlane.v1 import interaction_pb2 as interaction_pb2
 from runlane.v1 import message_pb2 as message_pb2
 from runlane.v1 import run_pb2 as run_pb2
 from runlane.v1 import submission_pb2 as submission_pb2
@@ -53,6 +54,14 @@ class _CommandEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_Command.ValueT
     """ReopenSession."""
     COMMAND_DELETE: _Command.ValueType  # 11
     """DeleteSession without force."""
+    COMMAND_PAUSE: _Command.ValueType  # 12
+    """PauseRun."""
+    COMMAND_UNPAUSE: _Command.ValueType  # 13
+    """UnpauseRun."""
+    COMMAND_RESTORE: _Command.ValueType  # 14
+    """RestoreRun with force."""
+    COMMAND_ANSWER: _Command.ValueType  # 15
+    """AnswerInteraction."""
 
 class Command(_Command, metaclass=_CommandEnumTypeWrapper):
     """Something a client may ask of a session. `allowed_commands` lists those that
@@ -83,6 +92,14 @@ COMMAND_REOPEN: Command.ValueType  # 10
 """ReopenSession."""
 COMMAND_DELETE: Command.ValueType  # 11
 """DeleteSession without force."""
+COMMAND_PAUSE: Command.ValueType  # 12
+"""PauseRun."""
+COMMAND_UNPAUSE: Command.ValueType  # 13
+"""UnpauseRun."""
+COMMAND_RESTORE: Command.ValueType  # 14
+"""RestoreRun with force."""
+COMMAND_ANSWER: Command.ValueType  # 15
+"""AnswerInteraction."""
 
 @typing.final
 class Session(message.Message):
@@ -240,6 +257,7 @@ class LiveState(message.Message):
 
     SESSION_FIELD_NUMBER: builtins.int
     RUN_FIELD_NUMBER: builtins.int
+    OPEN_INTERACTIONS_FIELD_NUMBER: builtins.int
     PENDING_SUBMISSIONS_FIELD_NUMBER: builtins.int
     MESSAGES_FIELD_NUMBER: builtins.int
     FIRST_MESSAGE_NUMBER_FIELD_NUMBER: builtins.int
@@ -261,6 +279,10 @@ class LiveState(message.Message):
         """The live run; unset while the session is idle."""
 
     @builtins.property
+    def open_interactions(self) -> containers.RepeatedCompositeFieldContainer[interaction_pb2.Interaction]:
+        """The interaction that the live run waits for, if any."""
+
+    @builtins.property
     def pending_submissions(self) -> containers.RepeatedCompositeFieldContainer[submission_pb2.Submission]:
         """Pending steers, then pending next runs, each in the order in which they will be
         delivered. Content is cut at 4 KiB a submission, which `content_truncated` marks.
@@ -279,6 +301,7 @@ class LiveState(message.Message):
         *,
         session: Session | None = ...,
         run: run_pb2.Run | None = ...,
+        open_interactions: abc.Iterable[interaction_pb2.Interaction] | None = ...,
         pending_submissions: abc.Iterable[submission_pb2.Submission] | None = ...,
         messages: abc.Iterable[message_pb2.Message] | None = ...,
         first_message_number: builtins.int = ...,
@@ -288,6 +311,6 @@ class LiveState(message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["run", b"run", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["allowed_commands", b"allowed_commands", "first_message_number", b"first_message_number", "messages", b"messages", "pending_submissions", b"pending_submissions", "run", b"run", "sequence", b"sequence", "session", b"session", "waiting_for_executor", b"waiting_for_executor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["allowed_commands", b"allowed_commands", "first_message_number", b"first_message_number", "messages", b"messages", "open_interactions", b"open_interactions", "pending_submissions", b"pending_submissions", "run", b"run", "sequence", b"sequence", "session", b"session", "waiting_for_executor", b"waiting_for_executor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

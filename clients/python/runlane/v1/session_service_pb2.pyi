@@ -11,6 +11,7 @@ from google.protobuf import timestamp_pb2 as timestamp_pb2
 from google.protobuf.internal import containers as containers
 from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
 from runlane.v1 import event_pb2 as event_pb2
+from runlane.v1 import interaction_pb2 as interaction_pb2
 from runlane.v1 import message_pb2 as message_pb2
 from runlane.v1 import run_pb2 as run_pb2
 from runlane.v1 import session_pb2 as session_pb2
@@ -25,6 +26,37 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: descriptor.FileDescriptor
+
+class _PauseReceipt:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PauseReceiptEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_PauseReceipt.ValueType], builtins.type):
+    DESCRIPTOR: descriptor.EnumDescriptor
+    PAUSE_RECEIPT_UNSPECIFIED: _PauseReceipt.ValueType  # 0
+    """Not said."""
+    PAUSE_RECEIPT_REQUESTED: _PauseReceipt.ValueType  # 1
+    """It will be paused at the next boundary, or when its wait is over."""
+    PAUSE_RECEIPT_PAUSED: _PauseReceipt.ValueType  # 2
+    """It is paused."""
+    PAUSE_RECEIPT_RESUMED: _PauseReceipt.ValueType  # 3
+    """It goes on."""
+    PAUSE_RECEIPT_UNCHANGED: _PauseReceipt.ValueType  # 4
+    """Nothing had to be done."""
+
+class PauseReceipt(_PauseReceipt, metaclass=_PauseReceiptEnumTypeWrapper):
+    """What became of a request to pause or unpause."""
+
+PAUSE_RECEIPT_UNSPECIFIED: PauseReceipt.ValueType  # 0
+"""Not said."""
+PAUSE_RECEIPT_REQUESTED: PauseReceipt.ValueType  # 1
+"""It will be paused at the next boundary, or when its wait is over."""
+PAUSE_RECEIPT_PAUSED: PauseReceipt.ValueType  # 2
+"""It is paused."""
+PAUSE_RECEIPT_RESUMED: PauseReceipt.ValueType  # 3
+"""It goes on."""
+PAUSE_RECEIPT_UNCHANGED: PauseReceipt.ValueType  # 4
+"""Nothing had to be done."""
 
 @typing.final
 class SessionSpec(message.Message):
@@ -1138,5 +1170,360 @@ class Agent(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["last_poll_time", b"last_poll_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["executor_count", b"executor_count", "last_poll_time", b"last_poll_time", "leased_count", b"leased_count", "name", b"name", "queued_count", b"queued_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class PauseRunRequest(message.Message):
+    """Request of PauseRun."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    session_id: builtins.str
+    """The session; may be empty where run_id is given."""
+    run_id: builtins.str
+    """Only this run; empty: whichever is live."""
+    request_id: builtins.str
+    """Makes the call idempotent; empty = none."""
+    def __init__(
+        self,
+        *,
+        session_id: builtins.str = ...,
+        run_id: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "run_id", b"run_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class PauseRunResponse(message.Message):
+    """Answer of PauseRun."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    RECEIPT_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    REPLAYED_FIELD_NUMBER: builtins.int
+    receipt: PauseReceipt.ValueType
+    """What became of it: REQUESTED or PAUSED."""
+    sequence: builtins.int
+    """The session's sequence after the call."""
+    replayed: builtins.bool
+    """True where the answer is that of an earlier call with the same request_id."""
+    @builtins.property
+    def run(self) -> run_pb2.Run:
+        """The run."""
+
+    def __init__(
+        self,
+        *,
+        receipt: PauseReceipt.ValueType = ...,
+        run: run_pb2.Run | None = ...,
+        sequence: builtins.int = ...,
+        replayed: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["receipt", b"receipt", "replayed", b"replayed", "run", b"run", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class UnpauseRunRequest(message.Message):
+    """Request of UnpauseRun."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    session_id: builtins.str
+    """The session; may be empty where run_id is given."""
+    run_id: builtins.str
+    """Only this run; empty: whichever is live."""
+    request_id: builtins.str
+    """Makes the call idempotent; empty = none."""
+    def __init__(
+        self,
+        *,
+        session_id: builtins.str = ...,
+        run_id: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["request_id", b"request_id", "run_id", b"run_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class UnpauseRunResponse(message.Message):
+    """Answer of UnpauseRun."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    RECEIPT_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    REPLAYED_FIELD_NUMBER: builtins.int
+    receipt: PauseReceipt.ValueType
+    """What became of it: RESUMED or UNCHANGED."""
+    sequence: builtins.int
+    """The session's sequence after the call."""
+    replayed: builtins.bool
+    """True where the answer is that of an earlier call with the same request_id."""
+    @builtins.property
+    def run(self) -> run_pb2.Run:
+        """The run."""
+
+    def __init__(
+        self,
+        *,
+        receipt: PauseReceipt.ValueType = ...,
+        run: run_pb2.Run | None = ...,
+        sequence: builtins.int = ...,
+        replayed: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["receipt", b"receipt", "replayed", b"replayed", "run", b"run", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class AnswerInteractionRequest(message.Message):
+    """Request of AnswerInteraction."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    INTERACTION_ID_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    ANSWER_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run that waits, or shows the proxy; required."""
+    interaction_id: builtins.str
+    """The interaction; required."""
+    version: builtins.int
+    """The version that is answered; required."""
+    request_id: builtins.str
+    """Makes the call idempotent; empty = none."""
+    @builtins.property
+    def answer(self) -> interaction_pb2.InteractionAnswer:
+        """The answer, of the kind of the prompt; required."""
+
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        interaction_id: builtins.str = ...,
+        version: builtins.int = ...,
+        answer: interaction_pb2.InteractionAnswer | None = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["answer", b"answer", "interaction_id", b"interaction_id", "request_id", b"request_id", "run_id", b"run_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class AnswerInteractionResponse(message.Message):
+    """Answer of AnswerInteraction."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    INTERACTION_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    REPLAYED_FIELD_NUMBER: builtins.int
+    sequence: builtins.int
+    """The session's sequence after the call."""
+    replayed: builtins.bool
+    """True where the answer is that of an earlier call with the same request_id."""
+    @builtins.property
+    def interaction(self) -> interaction_pb2.Interaction:
+        """The interaction, without its prompt."""
+
+    @builtins.property
+    def run(self) -> run_pb2.Run:
+        """The run."""
+
+    def __init__(
+        self,
+        *,
+        interaction: interaction_pb2.Interaction | None = ...,
+        run: run_pb2.Run | None = ...,
+        sequence: builtins.int = ...,
+        replayed: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["interaction", b"interaction", "run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["interaction", b"interaction", "replayed", b"replayed", "run", b"run", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CompleteExternalRequest(message.Message):
+    """Request of CompleteExternal."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: builtins.int
+    ANSWER_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    token: builtins.str
+    """The token of suspend's answer; required."""
+    request_id: builtins.str
+    """Makes the call idempotent; empty = none."""
+    @builtins.property
+    def answer(self) -> interaction_pb2.ExternalAnswer:
+        """What the other system says; required."""
+
+    def __init__(
+        self,
+        *,
+        token: builtins.str = ...,
+        answer: interaction_pb2.ExternalAnswer | None = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["answer", b"answer", "request_id", b"request_id", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CompleteExternalResponse(message.Message):
+    """Answer of CompleteExternal."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    INTERACTION_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    REPLAYED_FIELD_NUMBER: builtins.int
+    sequence: builtins.int
+    """The session's sequence after the call."""
+    replayed: builtins.bool
+    """True where the answer is that of an earlier call with the same request_id."""
+    @builtins.property
+    def interaction(self) -> interaction_pb2.Interaction:
+        """The interaction, without its prompt."""
+
+    def __init__(
+        self,
+        *,
+        interaction: interaction_pb2.Interaction | None = ...,
+        sequence: builtins.int = ...,
+        replayed: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["interaction", b"interaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["interaction", b"interaction", "replayed", b"replayed", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RestoreRunRequest(message.Message):
+    """Request of RestoreRun."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    EXPECTED_ACTIVATION_ID_FIELD_NUMBER: builtins.int
+    FORCE_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run; required."""
+    expected_activation_id: builtins.str
+    """The activation that the caller has seen; required where the run is ACTIVE."""
+    force: builtins.bool
+    """Also where the lease is live: its executor is cut off."""
+    request_id: builtins.str
+    """Makes the call idempotent; empty = none."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        expected_activation_id: builtins.str = ...,
+        force: builtins.bool = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["expected_activation_id", b"expected_activation_id", "force", b"force", "request_id", b"request_id", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RestoreRunResponse(message.Message):
+    """Answer of RestoreRun."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    class _Outcome:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _OutcomeEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[RestoreRunResponse._Outcome.ValueType], builtins.type):
+        DESCRIPTOR: descriptor.EnumDescriptor
+        OUTCOME_UNSPECIFIED: RestoreRunResponse._Outcome.ValueType  # 0
+        """Not said."""
+        OUTCOME_ATTACHED: RestoreRunResponse._Outcome.ValueType  # 1
+        """It needs nothing, or waits for somebody: an answer, an unpause, an executor."""
+        OUTCOME_STILL_LEASED: RestoreRunResponse._Outcome.ValueType  # 2
+        """An executor has it; nothing was done."""
+        OUTCOME_RECOVERY_QUEUED: RestoreRunResponse._Outcome.ValueType  # 3
+        """It was queued to go on."""
+        OUTCOME_SETTLED: RestoreRunResponse._Outcome.ValueType  # 4
+        """It has ended, now or before."""
+
+    class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
+        """What became of it."""
+
+    OUTCOME_UNSPECIFIED: RestoreRunResponse.Outcome.ValueType  # 0
+    """Not said."""
+    OUTCOME_ATTACHED: RestoreRunResponse.Outcome.ValueType  # 1
+    """It needs nothing, or waits for somebody: an answer, an unpause, an executor."""
+    OUTCOME_STILL_LEASED: RestoreRunResponse.Outcome.ValueType  # 2
+    """An executor has it; nothing was done."""
+    OUTCOME_RECOVERY_QUEUED: RestoreRunResponse.Outcome.ValueType  # 3
+    """It was queued to go on."""
+    OUTCOME_SETTLED: RestoreRunResponse.Outcome.ValueType  # 4
+    """It has ended, now or before."""
+
+    RUN_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    REPLAYED_FIELD_NUMBER: builtins.int
+    outcome: RestoreRunResponse.Outcome.ValueType
+    """What became of it."""
+    sequence: builtins.int
+    """The session's sequence after the call."""
+    replayed: builtins.bool
+    """True where the answer is that of an earlier call with the same request_id."""
+    @builtins.property
+    def run(self) -> run_pb2.Run:
+        """The run."""
+
+    def __init__(
+        self,
+        *,
+        run: run_pb2.Run | None = ...,
+        outcome: RestoreRunResponse.Outcome.ValueType = ...,
+        sequence: builtins.int = ...,
+        replayed: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["outcome", b"outcome", "replayed", b"replayed", "run", b"run", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

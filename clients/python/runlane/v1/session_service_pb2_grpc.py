@@ -90,6 +90,31 @@ class SessionServiceStub(object):
                 request_serializer=runlane_dot_v1_dot_session__service__pb2.InterruptRunRequest.SerializeToString,
                 response_deserializer=runlane_dot_v1_dot_session__service__pb2.InterruptRunResponse.FromString,
                 _registered_method=True)
+        self.PauseRun = channel.unary_unary(
+                '/runlane.v1.SessionService/PauseRun',
+                request_serializer=runlane_dot_v1_dot_session__service__pb2.PauseRunRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_session__service__pb2.PauseRunResponse.FromString,
+                _registered_method=True)
+        self.UnpauseRun = channel.unary_unary(
+                '/runlane.v1.SessionService/UnpauseRun',
+                request_serializer=runlane_dot_v1_dot_session__service__pb2.UnpauseRunRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_session__service__pb2.UnpauseRunResponse.FromString,
+                _registered_method=True)
+        self.AnswerInteraction = channel.unary_unary(
+                '/runlane.v1.SessionService/AnswerInteraction',
+                request_serializer=runlane_dot_v1_dot_session__service__pb2.AnswerInteractionRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_session__service__pb2.AnswerInteractionResponse.FromString,
+                _registered_method=True)
+        self.CompleteExternal = channel.unary_unary(
+                '/runlane.v1.SessionService/CompleteExternal',
+                request_serializer=runlane_dot_v1_dot_session__service__pb2.CompleteExternalRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_session__service__pb2.CompleteExternalResponse.FromString,
+                _registered_method=True)
+        self.RestoreRun = channel.unary_unary(
+                '/runlane.v1.SessionService/RestoreRun',
+                request_serializer=runlane_dot_v1_dot_session__service__pb2.RestoreRunRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_session__service__pb2.RestoreRunResponse.FromString,
+                _registered_method=True)
         self.GetLiveState = channel.unary_unary(
                 '/runlane.v1.SessionService/GetLiveState',
                 request_serializer=runlane_dot_v1_dot_session__service__pb2.GetLiveStateRequest.SerializeToString,
@@ -197,6 +222,47 @@ class SessionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseRun(self, request, context):
+        """Stops the live run at its next boundary, or at once where nobody has it; it keeps its
+        place. Fails with SESSION_NOT_FOUND, RUN_NOT_FOUND, SESSION_IDLE, RUN_CANCELLING,
+        RUN_TERMINAL.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnpauseRun(self, request, context):
+        """Takes a pause, or the request for one, back. Fails as PauseRun does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AnswerInteraction(self, request, context):
+        """Answers an open interaction. The same answer again gives the stored one. Fails with
+        RUN_NOT_FOUND, INTERACTION_NOT_FOUND, INTERACTION_CONFLICT (another answer, or an older
+        version), INTERACTION_CLOSED, ANSWER_INVALID.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompleteExternal(self, request, context):
+        """Completes an external wait with its token. Fails as AnswerInteraction does; an unknown
+        token is INTERACTION_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreRun(self, request, context):
+        """Brings back a run whose executor was lost, or is thought to be. Nothing is done to a
+        live lease without force. Fails with RUN_NOT_FOUND, ACTIVATION_MISMATCH.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetLiveState(self, request, context):
         """Reads all that a client needs to draw a session. Fails with SESSION_NOT_FOUND,
         SEQUENCE_AHEAD.
@@ -276,6 +342,31 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.InterruptRun,
                     request_deserializer=runlane_dot_v1_dot_session__service__pb2.InterruptRunRequest.FromString,
                     response_serializer=runlane_dot_v1_dot_session__service__pb2.InterruptRunResponse.SerializeToString,
+            ),
+            'PauseRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseRun,
+                    request_deserializer=runlane_dot_v1_dot_session__service__pb2.PauseRunRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_session__service__pb2.PauseRunResponse.SerializeToString,
+            ),
+            'UnpauseRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnpauseRun,
+                    request_deserializer=runlane_dot_v1_dot_session__service__pb2.UnpauseRunRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_session__service__pb2.UnpauseRunResponse.SerializeToString,
+            ),
+            'AnswerInteraction': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnswerInteraction,
+                    request_deserializer=runlane_dot_v1_dot_session__service__pb2.AnswerInteractionRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_session__service__pb2.AnswerInteractionResponse.SerializeToString,
+            ),
+            'CompleteExternal': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompleteExternal,
+                    request_deserializer=runlane_dot_v1_dot_session__service__pb2.CompleteExternalRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_session__service__pb2.CompleteExternalResponse.SerializeToString,
+            ),
+            'RestoreRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreRun,
+                    request_deserializer=runlane_dot_v1_dot_session__service__pb2.RestoreRunRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_session__service__pb2.RestoreRunResponse.SerializeToString,
             ),
             'GetLiveState': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLiveState,
@@ -569,6 +660,141 @@ class SessionService(object):
             '/runlane.v1.SessionService/InterruptRun',
             runlane_dot_v1_dot_session__service__pb2.InterruptRunRequest.SerializeToString,
             runlane_dot_v1_dot_session__service__pb2.InterruptRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.SessionService/PauseRun',
+            runlane_dot_v1_dot_session__service__pb2.PauseRunRequest.SerializeToString,
+            runlane_dot_v1_dot_session__service__pb2.PauseRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnpauseRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.SessionService/UnpauseRun',
+            runlane_dot_v1_dot_session__service__pb2.UnpauseRunRequest.SerializeToString,
+            runlane_dot_v1_dot_session__service__pb2.UnpauseRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnswerInteraction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.SessionService/AnswerInteraction',
+            runlane_dot_v1_dot_session__service__pb2.AnswerInteractionRequest.SerializeToString,
+            runlane_dot_v1_dot_session__service__pb2.AnswerInteractionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompleteExternal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.SessionService/CompleteExternal',
+            runlane_dot_v1_dot_session__service__pb2.CompleteExternalRequest.SerializeToString,
+            runlane_dot_v1_dot_session__service__pb2.CompleteExternalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.SessionService/RestoreRun',
+            runlane_dot_v1_dot_session__service__pb2.RestoreRunRequest.SerializeToString,
+            runlane_dot_v1_dot_session__service__pb2.RestoreRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -77,6 +77,26 @@ class SessionServiceStub:
     terminal one is returned unchanged. Fails with SESSION_NOT_FOUND, RUN_NOT_FOUND,
     SESSION_IDLE (only without run_id).
     """
+    PauseRun: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.PauseRunRequest, _session_service_pb2.PauseRunResponse]
+    """Stops the live run at its next boundary, or at once where nobody has it; it keeps its
+    place. Fails with SESSION_NOT_FOUND, RUN_NOT_FOUND, SESSION_IDLE, RUN_CANCELLING,
+    RUN_TERMINAL.
+    """
+    UnpauseRun: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.UnpauseRunRequest, _session_service_pb2.UnpauseRunResponse]
+    """Takes a pause, or the request for one, back. Fails as PauseRun does."""
+    AnswerInteraction: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.AnswerInteractionRequest, _session_service_pb2.AnswerInteractionResponse]
+    """Answers an open interaction. The same answer again gives the stored one. Fails with
+    RUN_NOT_FOUND, INTERACTION_NOT_FOUND, INTERACTION_CONFLICT (another answer, or an older
+    version), INTERACTION_CLOSED, ANSWER_INVALID.
+    """
+    CompleteExternal: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.CompleteExternalRequest, _session_service_pb2.CompleteExternalResponse]
+    """Completes an external wait with its token. Fails as AnswerInteraction does; an unknown
+    token is INTERACTION_NOT_FOUND.
+    """
+    RestoreRun: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.RestoreRunRequest, _session_service_pb2.RestoreRunResponse]
+    """Brings back a run whose executor was lost, or is thought to be. Nothing is done to a
+    live lease without force. Fails with RUN_NOT_FOUND, ACTIVATION_MISMATCH.
+    """
     GetLiveState: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.GetLiveStateRequest, _session_service_pb2.GetLiveStateResponse]
     """Reads all that a client needs to draw a session. Fails with SESSION_NOT_FOUND,
     SEQUENCE_AHEAD.
@@ -141,6 +161,26 @@ class SessionServiceAsyncStub(SessionServiceStub):
     once, a leased one by its executor or after its grace. With run_id only that run: a
     terminal one is returned unchanged. Fails with SESSION_NOT_FOUND, RUN_NOT_FOUND,
     SESSION_IDLE (only without run_id).
+    """
+    PauseRun: _aio.UnaryUnaryMultiCallable[_session_service_pb2.PauseRunRequest, _session_service_pb2.PauseRunResponse]  # type: ignore[assignment]
+    """Stops the live run at its next boundary, or at once where nobody has it; it keeps its
+    place. Fails with SESSION_NOT_FOUND, RUN_NOT_FOUND, SESSION_IDLE, RUN_CANCELLING,
+    RUN_TERMINAL.
+    """
+    UnpauseRun: _aio.UnaryUnaryMultiCallable[_session_service_pb2.UnpauseRunRequest, _session_service_pb2.UnpauseRunResponse]  # type: ignore[assignment]
+    """Takes a pause, or the request for one, back. Fails as PauseRun does."""
+    AnswerInteraction: _aio.UnaryUnaryMultiCallable[_session_service_pb2.AnswerInteractionRequest, _session_service_pb2.AnswerInteractionResponse]  # type: ignore[assignment]
+    """Answers an open interaction. The same answer again gives the stored one. Fails with
+    RUN_NOT_FOUND, INTERACTION_NOT_FOUND, INTERACTION_CONFLICT (another answer, or an older
+    version), INTERACTION_CLOSED, ANSWER_INVALID.
+    """
+    CompleteExternal: _aio.UnaryUnaryMultiCallable[_session_service_pb2.CompleteExternalRequest, _session_service_pb2.CompleteExternalResponse]  # type: ignore[assignment]
+    """Completes an external wait with its token. Fails as AnswerInteraction does; an unknown
+    token is INTERACTION_NOT_FOUND.
+    """
+    RestoreRun: _aio.UnaryUnaryMultiCallable[_session_service_pb2.RestoreRunRequest, _session_service_pb2.RestoreRunResponse]  # type: ignore[assignment]
+    """Brings back a run whose executor was lost, or is thought to be. Nothing is done to a
+    live lease without force. Fails with RUN_NOT_FOUND, ACTIVATION_MISMATCH.
     """
     GetLiveState: _aio.UnaryUnaryMultiCallable[_session_service_pb2.GetLiveStateRequest, _session_service_pb2.GetLiveStateResponse]  # type: ignore[assignment]
     """Reads all that a client needs to draw a session. Fails with SESSION_NOT_FOUND,
@@ -263,6 +303,56 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         once, a leased one by its executor or after its grace. With run_id only that run: a
         terminal one is returned unchanged. Fails with SESSION_NOT_FOUND, RUN_NOT_FOUND,
         SESSION_IDLE (only without run_id).
+        """
+
+    @_abc_1.abstractmethod
+    def PauseRun(
+        self,
+        request: _session_service_pb2.PauseRunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_service_pb2.PauseRunResponse, _abc.Awaitable[_session_service_pb2.PauseRunResponse]]:
+        """Stops the live run at its next boundary, or at once where nobody has it; it keeps its
+        place. Fails with SESSION_NOT_FOUND, RUN_NOT_FOUND, SESSION_IDLE, RUN_CANCELLING,
+        RUN_TERMINAL.
+        """
+
+    @_abc_1.abstractmethod
+    def UnpauseRun(
+        self,
+        request: _session_service_pb2.UnpauseRunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_service_pb2.UnpauseRunResponse, _abc.Awaitable[_session_service_pb2.UnpauseRunResponse]]:
+        """Takes a pause, or the request for one, back. Fails as PauseRun does."""
+
+    @_abc_1.abstractmethod
+    def AnswerInteraction(
+        self,
+        request: _session_service_pb2.AnswerInteractionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_service_pb2.AnswerInteractionResponse, _abc.Awaitable[_session_service_pb2.AnswerInteractionResponse]]:
+        """Answers an open interaction. The same answer again gives the stored one. Fails with
+        RUN_NOT_FOUND, INTERACTION_NOT_FOUND, INTERACTION_CONFLICT (another answer, or an older
+        version), INTERACTION_CLOSED, ANSWER_INVALID.
+        """
+
+    @_abc_1.abstractmethod
+    def CompleteExternal(
+        self,
+        request: _session_service_pb2.CompleteExternalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_service_pb2.CompleteExternalResponse, _abc.Awaitable[_session_service_pb2.CompleteExternalResponse]]:
+        """Completes an external wait with its token. Fails as AnswerInteraction does; an unknown
+        token is INTERACTION_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def RestoreRun(
+        self,
+        request: _session_service_pb2.RestoreRunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_session_service_pb2.RestoreRunResponse, _abc.Awaitable[_session_service_pb2.RestoreRunResponse]]:
+        """Brings back a run whose executor was lost, or is thought to be. Nothing is done to a
+        live lease without force. Fails with RUN_NOT_FOUND, ACTIVATION_MISMATCH.
         """
 
     @_abc_1.abstractmethod

@@ -1,6 +1,9 @@
 """From messages of a session to messages of chat completions."""
 
 import base64
+import hashlib
+import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +16,16 @@ from runlane import (
     MessageRole,
     ModelError,
     TextBlock,
+    ToolOutcome,
+    ToolResultBlock,
+    ToolSpec,
+    ToolUseBlock,
 )
+
+# What these endpoints take as the id of a call, and as the name of a tool.
+_ID_CHARACTERS = 40
+_NAME_CHARACTERS = 64
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def to_chat(system: str, messages: Iterable[Message]) -> list[dict[str, Any]]:
@@ -29,10 +41,84 @@ def to_chat(system: str, messages: Iterable[Message]) -> list[dict[str, Any]]:
         chat.append({"role": "system", "content": system})
     for message in messages:
         if message.role is MessageRole.ASSISTANT:
-            chat.append({"role": "assistant", "content": message.text})
+            chat.append(_assistant(message))
+        elif (result := message.tool_result) is not None:
+            chat.append(_result(result))
         else:
             chat.append({"role": "user", "content": _content(message)})
     return chat
+
+
+def to_tools(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
+    """Returns the tools of a request."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": chat_name(spec.name),
+                "description": spec.description,
+                "parameters": dict(spec.schema) or {"type": "object", "properties": {}},
+            },
+        }
+        for spec in tools
+    ]
+
+
+def chat_name(name: str) -> str:
+    """Returns a name of a tool as these endpoints take it; others become one that tells it."""
+    if len(name) <= _NAME_CHARACTERS and not _NO_NAME.search(name):
+        return name
+    # Two names that differ only in what is not taken stay two.
+    mark = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{_NO_NAME.sub('_', name)[: _NAME_CHARACTERS - 9]}_{mark}"
+
+
+def chat_id(tool_call_id: str) -> str:
+    """Returns an id of a call as these endpoints take it, the same each time."""
+    if len(tool_call_id) <= _ID_CHARACTERS:
+        return tool_call_id
+    return "call_" + hashlib.sha256(tool_call_id.encode()).hexdigest()[:32]
+
+
+def _assistant(message: Message) -> dict[str, Any]:
+    uses = message.tool_uses
+    if not uses:
+        return {"role": "assistant", "content": message.text}
+    calls = [
+        {
+            "id": chat_id(use.tool_call_id),
+            "type": "function",
+            "function": {"name": chat_name(use.name), "arguments": _arguments(use)},
+        }
+        for use in uses
+    ]
+    return {"role": "assistant", "content": message.text or None, "tool_calls": calls}
+
+
+def _arguments(use: ToolUseBlock) -> str:
+    """Returns the arguments as JSON: not every endpoint takes back what is none."""
+    if use.arguments is None:
+        return json.dumps({"malformed": use.arguments_text or ""})
+    return json.dumps(dict(use.arguments))
+
+
+def _result(result: ToolResultBlock) -> dict[str, Any]:
+    """Returns the result of a call as a text: these endpoints take nothing else there."""
+    text = "\n".join(_told(block) for block in result.content)
+    if result.outcome is not ToolOutcome.OK:
+        text = f"[{result.outcome}] {text}"
+    return {"role": "tool", "tool_call_id": chat_id(result.tool_call_id), "content": text}
+
+
+def _told(block: Block) -> str:
+    if isinstance(block, TextBlock):
+        return block.text
+    if isinstance(block, DataBlock) and block.json_text is not None:
+        return block.json_text
+    if isinstance(block, MediaBlock):
+        where = f" at {block.uri}" if block.uri else ""
+        return f"[{block.kind} {block.filename or block.media_type}{where}, not shown]"
+    return "[content that cannot be shown]"
 
 
 def _content(message: Message) -> str | list[dict[str, Any]]:

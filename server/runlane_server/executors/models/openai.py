@@ -1,12 +1,21 @@
 """A model behind any endpoint that speaks OpenAI's chat completions."""
 
 import importlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from runlane import ModelDelta, ModelError, ModelRequest, ModelResponse, Usage
+from runlane import (
+    ModelDelta,
+    ModelError,
+    ModelRequest,
+    ModelResponse,
+    ToolSpec,
+    ToolUseBlock,
+    Usage,
+)
 
-from runlane_server.executors.models.chat import to_chat
+from runlane_server.executors.models.chat import chat_name, to_chat, to_tools
 from runlane_server.settings import SettingsError
 
 _CONNECT_SECONDS = 10.0
@@ -72,13 +81,15 @@ class OpenAIModel:
         clash = sorted(_OURS & request.options.keys())
         if clash:
             raise ModelError("refused", f"the request option {clash[0]} is not the caller's to set")
-        answer = _Answer(request.model or self._name)
+        answer = _Answer(request.model or self._name, request.tools)
+        tools = to_tools(request.tools)
         try:
             chunks = await self._client.chat.completions.create(
                 model=answer.model,
                 messages=to_chat(request.system, request.messages),
                 stream=True,
                 stream_options={"include_usage": True},
+                **({"tools": tools} if tools else {}),
                 extra_body=dict(request.options) or None,
             )
             async with chunks:
@@ -124,11 +135,23 @@ class OpenAIModel:
         return " ".join(text.split())[:_MESSAGE_CHARACTERS]
 
 
+@dataclass(slots=True)
+class _Call:
+    """A tool call as its pieces come in."""
+
+    index: int | None
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
 class _Answer:
     """An answer as its chunks come in."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, tools: Iterable[ToolSpec] = ()) -> None:
         self.model = model
+        self._names = {chat_name(spec.name): spec.name for spec in tools}
+        self._calls: list[_Call] = []
         self._text: list[str] = []
         self._refusal: list[str] = []
         self._usage = Usage()
@@ -148,15 +171,44 @@ class _Answer:
                 pieces.append(ModelDelta(delta.content))
             if delta is not None and delta.refusal:
                 self._refusal.append(delta.refusal)
+            if delta is not None:
+                for piece in delta.tool_calls or ():
+                    self._take_call(piece)
             if choice.finish_reason is not None:
                 self._finish_reason = choice.finish_reason
         return pieces
+
+    def _take_call(self, piece: Any) -> None:
+        """Takes a piece of a tool call: the id and the name come once, arguments in parts."""
+        place = getattr(piece, "index", None)
+        given: str = piece.id or ""
+        held = [one for one in self._calls if one.index == place]
+        # Some endpoints number all calls alike: then a new id begins a new call.
+        call = held[-1] if held else None
+        if call is None or (given and call.id and given != call.id):
+            call = _Call(place)
+            self._calls.append(call)
+        call.id = call.id or given
+        if piece.function is not None:
+            call.name = call.name or piece.function.name or ""
+            call.arguments.append(piece.function.arguments or "")
+
+    def _tool_calls(self) -> tuple[ToolUseBlock, ...]:
+        return tuple(
+            ToolUseBlock(
+                tool_call_id=call.id,
+                name=self._names.get(call.name, call.name),
+                # A tool without parameters may be asked for without arguments.
+                arguments_text="".join(call.arguments).strip() or "{}",
+            )
+            for call in self._calls
+        )
 
     def whole(self) -> ModelResponse:
         """Returns the answer.
 
         Raises:
-            ModelError: It is none: refused, withheld, cut, or a call of a tool.
+            ModelError: It is none: refused, withheld, cut, or a call of another kind.
         """
         if self._refusal:
             told = " ".join("".join(self._refusal).split())[:_MESSAGE_CHARACTERS]
@@ -166,10 +218,13 @@ class _Answer:
                 raise ModelError("unavailable", "the answer broke off")
             case "content_filter":
                 raise ModelError("refused", "the endpoint's content filter withheld the answer")
-            case "tool_calls" | "function_call":
-                raise ModelError("refused", "the model asked for a tool, and there are none")
+            case "function_call":
+                raise ModelError("refused", "the model asked for a function, and not for a tool")
+            case "tool_calls" if not self._calls:
+                raise ModelError("unavailable", "the answer asks for tools and names none")
         return ModelResponse(
             text="".join(self._text),
+            tool_calls=self._tool_calls(),
             usage=self._usage,
             model=self.model,
             finish_reason=self._finish_reason,

@@ -20,12 +20,14 @@ from runlane_server.store.base import (
     Unavailable,
     Write,
 )
-from runlane_server.store.sqlite.rows import WRITERS, BadRow, events_start, insert_session
+from runlane_server.store.sqlite import calls, rows
+from runlane_server.store.sqlite.rows import BadRow, events_start, insert_session
 
 KEPT_METHODS = frozenset({"CreateSession", "ForkSession"})
 """Methods whose request records stay as long as the session that they made."""
 
 _CACHED_KEYS = 50_000
+_WRITERS = {**rows.WRITERS, **calls.WRITERS}
 _COMMITTED = Committed()
 _CONFLICT = Conflict()
 
@@ -117,7 +119,7 @@ class Committer:
             self.faults("unit")
         if isinstance(one, LeaseRenewal):
             renewed = self._execute(
-                "UPDATE leases SET duration = ?, expire_time = ?"
+                "UPDATE leases SET duration = ?, expire_time = ?, confirmed = 1"
                 " WHERE activation_id = ? AND epoch = ?",
                 (one.duration, one.expire_time, one.activation_id, one.epoch),
             ).rowcount
@@ -228,7 +230,7 @@ class Committer:
         namespace = commit.key.namespace
         encoded = commit.encoded.get
         for index, row in enumerate(commit.rows):
-            WRITERS[type(row)](execute, key, row, encoded(index), namespace)
+            _WRITERS[type(row)](execute, key, row, encoded(index), namespace)
         return True
 
     def _insert(self, commit: SessionCommit) -> int:

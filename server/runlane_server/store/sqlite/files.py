@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import secrets
 import sqlite3
 import uuid
 from pathlib import Path
@@ -17,6 +18,7 @@ _MAGIC = b"SQLite format 3\0"
 _APPLICATION_ID_AT = 68
 _HEADER_SIZE = 100
 _STATEMENTS = 256
+_SECRET_BYTES = 32
 _PACKAGE = "runlane_server.store.sqlite"
 
 
@@ -170,7 +172,10 @@ def prepare(conn: sqlite3.Connection, path: Path | None, now: int) -> None:
                 )
             conn.execute(f"PRAGMA application_id={APPLICATION_ID}")
             conn.execute(f"PRAGMA user_version={missing[-1].version}")
-            conn.execute("INSERT OR IGNORE INTO store VALUES (1, ?, 1)", (f"sto_{uuid.uuid4()}",))
+            conn.execute(
+                "INSERT OR IGNORE INTO store (id, store_id, epoch, secret) VALUES (1, ?, 1, ?)",
+                (f"sto_{uuid.uuid4()}", secrets.token_bytes(_SECRET_BYTES)),
+            )
             conn.execute("COMMIT")
         except BaseException:
             if conn.in_transaction:

@@ -91,21 +91,36 @@ def list_runs(
         return None
     session_key, _, current_run_id = found
     time, run_id = after or _BEFORE_ALL
-    wanted = set(phases) or {Phase.ACTIVE, Phase.TERMINAL}
-    # A session has at most one run that is not terminal; so a page of the terminal ones
-    # skips one row at most, and that of the active ones is the current run or nothing.
+    wanted = set(phases) or set(Phase)
+    # A session has at most one run that is not terminal; so a page with terminal ones
+    # skips one row at most, and one without them is the current run or nothing.
     only = ""
     values: tuple[object, ...] = (session_key, time, run_id, limit)
-    if wanted == {Phase.ACTIVE}:
-        only = " AND r.run_id = ?5 AND r.phase = 1"
+    if wanted != set(Phase):
+        only = f" AND r.phase IN ({', '.join(f'{phase:d}' for phase in sorted(wanted))})"
+    if Phase.TERMINAL not in wanted:
+        only += " AND r.run_id = ?5"
         values += (current_run_id,)
-    elif wanted == {Phase.TERMINAL}:
-        only = " AND r.phase = 4"
     rows = conn.execute(
         f"SELECT {RUN_COLUMNS} FROM runs r CROSS JOIN sessions s ON s.key = r.session_key"  # noqa: S608 - constants
         f" WHERE r.session_key = ?1 AND (r.create_time, r.run_id) > (?2, ?3){only}"
         " ORDER BY r.create_time, r.run_id LIMIT ?4",
         values,
+    )
+    return [run_row(row) for row in rows]
+
+
+def list_stalled_runs(
+    conn: sqlite3.Connection, namespace: str, after: tuple[int, str] | None, limit: int
+) -> list[RunRow]:
+    """Store.list_stalled_runs."""
+    time, run_id = after or _BEFORE_ALL
+    rows = conn.execute(
+        f"SELECT {RUN_COLUMNS} FROM runs r CROSS JOIN sessions s ON s.key = r.session_key"  # noqa: S608 - constants
+        " WHERE r.stalled = 1 AND (r.create_time, r.run_id) > (?, ?)"
+        " AND s.namespace = ? AND s.deleted_time = 0"
+        " ORDER BY r.create_time, r.run_id LIMIT ?",
+        (time, run_id, namespace, limit),
     )
     return [run_row(row) for row in rows]
 

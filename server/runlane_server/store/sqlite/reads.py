@@ -32,6 +32,7 @@ from runlane_server.store.base import (
     StoredTimer,
     SubmissionRow,
 )
+from runlane_server.store.sqlite import calls
 from runlane_server.store.sqlite.commits import FIND_REQUEST, request_columns
 from runlane_server.store.sqlite.rows import (
     SPAN,
@@ -49,7 +50,7 @@ SESSION_COLUMNS = (
 RUN_COLUMNS = (
     "r.run_id, s.session_id, r.submission_id, r.agent, r.mode, r.request_id, r.create_time,"
     " r.first_sequence, r.message_number, r.options, r.preview, r.phase,"
-    " CASE WHEN r.phase = 1 THEN s.state END, r.stop_reason, r.failure_reason,"
+    " CASE WHEN r.phase <> 4 THEN s.state END, r.stop_reason, r.cause, r.failure_reason,"
     " r.failure_message, r.failure_retryable, r.output_message_number, r.output_json,"
     " r.message_cutoff, r.digest, r.end_time, r.last_sequence, r.attempt, r.usage,"
     " r.cancellation"
@@ -91,6 +92,8 @@ def run_row(columns: Sequence[Any]) -> RunRow:
     row.phase = Phase(row.phase)
     if row.stop_reason is not None:
         row.stop_reason = StopReason(row.stop_reason)
+    if row.cause is not None:
+        row.cause = StopReason(row.cause)
     row.failure_retryable = bool(row.failure_retryable)
     return row
 
@@ -136,12 +139,16 @@ def present(conn: sqlite3.Connection, key: SessionKey) -> tuple[int, int] | None
 def load(conn: sqlite3.Connection, key: SessionKey) -> LoadedSession | None:
     """Store.load."""
     found = conn.execute(
-        "SELECT token, state,"
-        " coalesce((SELECT max(expire_time) FROM leases WHERE session_key = s.key), 0)"
-        " FROM sessions s WHERE namespace = ? AND session_id = ?",
+        # There is one lease or none.
+        "SELECT s.token, s.state, l.expire_time, l.confirmed FROM sessions s"
+        " LEFT JOIN leases l ON l.session_key = s.key"
+        " WHERE s.namespace = ? AND s.session_id = ?",
         (key.namespace, key.session_id),
     ).fetchone()
-    return LoadedSession(*found) if found is not None else None
+    if found is None:
+        return None
+    token, state, expire_time, confirmed = found
+    return LoadedSession(token, state, expire_time or 0, confirmed != 0)
 
 
 def find_request(conn: sqlite3.Connection, key: RequestKey) -> RequestRecord | None:
@@ -416,6 +423,7 @@ def live(
         run(conn, key.namespace, run_id) if run_id else None,
         [submission_row(row) for row in pending],
         newest[::-1],
+        calls.open_interactions(conn, session_key),
     )
 
 
@@ -439,8 +447,9 @@ def ancestors(conn: sqlite3.Connection, key: SessionKey, limit: int) -> list[tup
 def queued_activations(conn: sqlite3.Connection) -> list[QueuedActivation]:
     """Store.queued_activations."""
     rows: Iterable[Any] = conn.execute(
-        "SELECT s.namespace, s.session_id, a.activation_id, a.agent, a.queue_time FROM queued a"
-        " CROSS JOIN sessions s ON s.key = a.session_key ORDER BY a.queue_time, a.activation_id"
+        "SELECT s.namespace, s.session_id, a.activation_id, a.agent, a.queue_time, a.not_before"
+        " FROM queued a CROSS JOIN sessions s ON s.key = a.session_key"
+        " ORDER BY a.queue_time, a.activation_id"
     )
     return [QueuedActivation(SessionKey(row[0], row[1]), *row[2:]) for row in rows]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from runlane_server.core.model import Phase, Route, SubmissionState, TimerKind
+from runlane_server.core.model import Route, SubmissionState, TimerKind
 from runlane_server.core.rows import (
     ActivationDequeued,
     ActivationQueued,
@@ -20,6 +20,7 @@ from runlane_server.core.rows import (
     MessageAppended,
     RunEnded,
     RunInserted,
+    RunMoved,
     SessionDeleted,
     SessionInserted,
     SessionUpdated,
@@ -33,6 +34,7 @@ SPAN = 2**31
 """A session has room for one less messages, and as many events: the ids of its entries."""
 
 Execute = Callable[..., sqlite3.Cursor]
+Writer = Callable[[Execute, int, Any, bytes | None, str], None]
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -60,7 +62,8 @@ def submission_of_run(run_id: str) -> str:
     return f"sub_{run_id.partition('_')[2]}"
 
 
-def _must_hit(cursor: sqlite3.Cursor, what: str) -> None:
+def must_hit(cursor: sqlite3.Cursor, what: str) -> None:
+    """Raises BadRow where a statement has not written its one row."""
     if cursor.rowcount != 1:
         raise BadRow(f"{what}: {cursor.rowcount} rows were written, not 1")
 
@@ -160,7 +163,7 @@ def _session_updated(
             execute("DELETE FROM session_labels WHERE session_key = ? AND label = ?", (key, label))
     labels.update(row.set_labels)
     _put_labels(execute, key, row.set_labels)
-    _must_hit(
+    must_hit(
         execute(
             "UPDATE sessions SET labels = ?, display_name = coalesce(?, display_name),"
             " metadata_json = coalesce(?, metadata_json),"
@@ -174,7 +177,7 @@ def _session_updated(
 def _session_deleted(
     execute: Execute, key: int, row: SessionDeleted, _encoded: bytes | None, _namespace: str
 ) -> None:
-    _must_hit(
+    must_hit(
         execute(
             "UPDATE sessions SET deleted_time = ?, display_name = '', labels = '',"
             " metadata_json = '', default_agent = '' WHERE key = ?",
@@ -192,17 +195,16 @@ def _run_inserted(
     execute: Execute, key: int, row: RunInserted, encoded: bytes | None, _namespace: str
 ) -> None:
     if row.from_submission:
-        _must_hit(
+        must_hit(
             execute(
                 "INSERT INTO runs (run_id, session_key, create_time, phase, mode, first_sequence,"
                 " message_number, submission_id, agent, request_id, preview, options)"
-                " SELECT ?, session_key, ?, ?, ?, ?, ?, submission_id, ?,"
-                " CASE WHEN ?8 = '' THEN request_id ELSE ?8 END, preview, options"
-                " FROM submissions WHERE submission_id = ?9 AND session_key = ?10 AND state = ?11",
+                " SELECT ?, session_key, ?, 1, ?, ?, ?, submission_id, ?,"
+                " CASE WHEN ?7 = '' THEN request_id ELSE ?7 END, preview, options"
+                " FROM submissions WHERE submission_id = ?8 AND session_key = ?9 AND state = 1",
                 (
                     row.run_id,
                     row.create_time,
-                    Phase.ACTIVE,
                     row.mode,
                     row.first_sequence,
                     row.message_number,
@@ -210,7 +212,6 @@ def _run_inserted(
                     row.request_id,
                     row.submission_id,
                     key,
-                    SubmissionState.PENDING,
                 ),
             ),
             "run of a queued submission",
@@ -237,6 +238,19 @@ def _run_inserted(
     )
 
 
+def _run_moved(
+    execute: Execute, key: int, row: RunMoved, _encoded: bytes | None, _namespace: str
+) -> None:
+    must_hit(
+        execute(
+            "UPDATE runs SET phase = ?, stalled = ?"
+            " WHERE run_id = ? AND session_key = ? AND phase <> 4",
+            (row.phase, row.stalled, row.run_id, key),
+        ),
+        "move of a run",
+    )
+
+
 def _run_ended(
     execute: Execute, key: int, row: RunEnded, _encoded: bytes | None, _namespace: str
 ) -> None:
@@ -245,15 +259,18 @@ def _run_ended(
         "usage": row.usage,
         "steps_reserved": row.steps_reserved,
         "steps_committed": row.steps_committed,
+        "tool_calls": row.tool_calls,
     }
-    _must_hit(
+    must_hit(
         execute(
-            "UPDATE runs SET phase = 4, stop_reason = ?, end_time = ?, last_sequence = ?,"
-            " attempt = ?, message_cutoff = ?, digest = ?, output_message_number = ?,"
-            " output_json = ?, failure_reason = ?, failure_message = ?, failure_retryable = ?,"
-            " cancellation = ?, usage = ? WHERE run_id = ? AND session_key = ? AND phase = 1",
+            "UPDATE runs SET phase = 4, stalled = 0, stop_reason = ?, cause = ?, end_time = ?,"
+            " last_sequence = ?, attempt = ?, message_cutoff = ?, digest = ?,"
+            " output_message_number = ?, output_json = ?, failure_reason = ?,"
+            " failure_message = ?, failure_retryable = ?, cancellation = ?, usage = ?"
+            " WHERE run_id = ? AND session_key = ? AND phase <> 4",
             (
                 row.stop_reason,
+                row.cause,
                 row.end_time,
                 row.last_sequence,
                 row.attempt,
@@ -299,7 +316,7 @@ def _submission_inserted(
 def _submission_moved(
     execute: Execute, key: int, row: SubmissionMoved, _encoded: bytes | None, _namespace: str
 ) -> None:
-    _must_hit(
+    must_hit(
         execute(
             "UPDATE submissions SET run_id = ?, route = ?"
             " WHERE submission_id = ? AND session_key = ? AND state = 1",
@@ -318,7 +335,7 @@ def _submission_settled(
         if row.state is SubmissionState.DELIVERED
         else ""
     )
-    _must_hit(
+    must_hit(
         execute(
             "UPDATE submissions SET state = ?, settle_time = ?, failure = ?, message_number = ?"  # noqa: S608 - two constants
             f"{emptied} WHERE submission_id = ? AND session_key = ? AND state = 1",
@@ -338,29 +355,47 @@ def _submission_settled(
 def _message_appended(
     execute: Execute, key: int, row: MessageAppended, encoded: bytes | None, _namespace: str
 ) -> None:
-    if row.content is not None:
-        execute(
-            "INSERT INTO entries (id, first, data) VALUES (?, 0, ?)",
-            (messages_start(key) + row.number, encoded),
+    entry = messages_start(key) + row.number
+    if row.content is not None or row.closer is not None:
+        execute("INSERT INTO entries (id, first, data) VALUES (?, 0, ?)", (entry, encoded))
+    elif row.from_call is not None:
+        must_hit(
+            execute(
+                "INSERT INTO entries (id, first, data) SELECT ?, 0, CAST(? || result AS BLOB)"
+                " FROM tool_calls WHERE run_id = ? AND step = ? AND ordinal = ?"
+                " AND session_key = ? AND result IS NOT NULL",
+                (entry, encoded, row.run_id, *row.from_call, key),
+            ),
+            "message of a stored result",
         )
-        return
-    _must_hit(
-        execute(
-            "INSERT INTO entries (id, first, data) SELECT ?, 0, CAST(? || content AS BLOB)"
-            " FROM submissions WHERE submission_id = ? AND session_key = ? AND state = 1",
-            (messages_start(key) + row.number, encoded, row.submission_id, key),
-        ),
-        "message of a queued submission",
-    )
+    else:
+        must_hit(
+            execute(
+                "INSERT INTO entries (id, first, data) SELECT ?, 0, CAST(? || content AS BLOB)"
+                " FROM submissions WHERE submission_id = ? AND session_key = ? AND state = 1",
+                (entry, encoded, row.submission_id, key),
+            ),
+            "message of a queued submission",
+        )
+    if row.call is not None:
+        must_hit(
+            execute(
+                "UPDATE tool_calls SET message_number = ?, result = NULL"
+                " WHERE run_id = ? AND step = ? AND ordinal = ? AND session_key = ?"
+                " AND message_number = 0",
+                (row.number, row.run_id, *row.call, key),
+            ),
+            "result message of a call",
+        )
 
 
 def _activation_queued(
     execute: Execute, key: int, row: ActivationQueued, _encoded: bytes | None, _namespace: str
 ) -> None:
     execute(
-        "INSERT INTO queued (activation_id, session_key, run_id, agent, queue_time)"
-        " VALUES (?, ?, ?, ?, ?)",
-        (row.activation_id, key, row.run_id, row.agent, row.queue_time),
+        "INSERT INTO queued (activation_id, session_key, run_id, agent, queue_time, not_before)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (row.activation_id, key, row.run_id, row.agent, row.queue_time, row.not_before),
     )
 
 
@@ -378,10 +413,10 @@ def _lease_put(
 ) -> None:
     execute(
         "INSERT INTO leases (activation_id, session_key, run_id, epoch, agent, executor_id,"
-        " duration, expire_time) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        " duration, expire_time, confirmed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (activation_id) DO UPDATE SET epoch = excluded.epoch,"
         " executor_id = excluded.executor_id, duration = excluded.duration,"
-        " expire_time = excluded.expire_time",
+        " expire_time = excluded.expire_time, confirmed = excluded.confirmed",
         (
             row.activation_id,
             key,
@@ -391,6 +426,7 @@ def _lease_put(
             row.executor_id,
             row.duration,
             row.expire_time,
+            row.confirmed,
         ),
     )
 
@@ -418,11 +454,12 @@ def _timer_set(
     )
 
 
-WRITERS: dict[type[Any], Callable[[Execute, int, Any, bytes | None, str], None]] = {
+WRITERS: dict[type[Any], Writer] = {
     SessionInserted: _session_inserted,
     SessionUpdated: _session_updated,
     SessionDeleted: _session_deleted,
     RunInserted: _run_inserted,
+    RunMoved: _run_moved,
     RunEnded: _run_ended,
     SubmissionInserted: _submission_inserted,
     SubmissionMoved: _submission_moved,

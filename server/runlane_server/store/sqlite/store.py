@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from runlane_server.core.model import Phase, SessionKey, SubmissionState
+from runlane_server.core.model import InteractionState, Phase, SessionKey, SubmissionState
 from runlane_server.store.base import (
     EventGroup,
+    InteractionRow,
     LiveLease,
     LiveRows,
     LoadedSession,
@@ -23,10 +24,11 @@ from runlane_server.store.base import (
     StoredTimer,
     StoreInfo,
     SubmissionRow,
+    ToolCallRow,
     Write,
 )
 from runlane_server.store.errors import StoreRefused, StoreUnavailable
-from runlane_server.store.sqlite import files, lists, reads, upkeep
+from runlane_server.store.sqlite import calls, files, lists, reads, upkeep
 from runlane_server.store.sqlite.commits import Committer
 from runlane_server.store.sqlite.writer import ReaderThreads, WriterThread, read_snapshot
 
@@ -82,9 +84,9 @@ class SqliteStore:
         self._committer: Committer | None = None
         self._expiry_place = upkeep.FIRST_PLACE
 
-    def _info(self, store_id: str, epoch: int) -> StoreInfo:
+    def _info(self, store_id: str, epoch: int, secret: bytes = b"") -> StoreInfo:
         kind = "sqlite" if self._path is not None else "memory"
-        return StoreInfo(kind, self._path is not None, store_id, epoch)
+        return StoreInfo(kind, self._path is not None, store_id, epoch, secret)
 
     # --- opening and closing -----------------------------------------------
 
@@ -110,7 +112,8 @@ class SqliteStore:
             files.prepare(conn, path, now)
             upkeep.settle_leases(conn, now, embedded_prefix)
             self._committer = Committer(conn)
-            return self._info(*conn.execute("SELECT store_id, epoch FROM store").fetchone())
+            found = conn.execute("SELECT store_id, epoch, secret FROM store").fetchone()
+            return self._info(*found)
         except sqlite3.Error as error:
             raise StoreRefused(f"{path or 'the memory store'} cannot be opened: {error}") from error
 
@@ -228,6 +231,39 @@ class SqliteStore:
     ) -> list[RunRow] | None:
         """Lists runs ascending by (create_time, run_id); `phases` empty: all."""
         return await self._read(lists.list_runs, key, phases, after, limit)
+
+    async def list_stalled_runs(
+        self, namespace: str, after: tuple[int, str] | None, limit: int
+    ) -> list[RunRow]:
+        """Lists stalled runs of all sessions, ascending by (create_time, run_id)."""
+        return await self._read(lists.list_stalled_runs, namespace, after, limit)
+
+    async def list_tool_calls(
+        self, namespace: str, run_id: str, after: tuple[int, int] | None, limit: int
+    ) -> list[ToolCallRow]:
+        """Lists the calls of a run, ascending by (step, ordinal)."""
+        return await self._read(calls.list_tool_calls, namespace, run_id, after, limit)
+
+    async def interaction(self, namespace: str, interaction_id: str) -> InteractionRow | None:
+        """Reads an interaction."""
+        return await self._read(calls.interaction, namespace, interaction_id)
+
+    async def list_interactions(
+        self,
+        namespace: str,
+        session_id: str,
+        state: InteractionState,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> list[InteractionRow]:
+        """Lists interactions, ascending by (create_time, interaction_id); "": of all sessions."""
+        return await self._read(calls.list_interactions, namespace, session_id, state, after, limit)
+
+    async def answered_interactions(
+        self, namespace: str, run_id: str, step: int
+    ) -> list[InteractionRow]:
+        """Reads the answered interactions that a run opened after a committed model step."""
+        return await self._read(calls.answered_interactions, namespace, run_id, step)
 
     async def submission(self, namespace: str, submission_id: str) -> SubmissionRow | None:
         """Reads a submission."""

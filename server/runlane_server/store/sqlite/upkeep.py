@@ -67,7 +67,11 @@ def _sweep_step(conn: sqlite3.Connection, key: int, room: int) -> int:
         " FROM entries WHERE true ON CONFLICT (id) DO UPDATE SET feed = excluded.feed"
     )
     room -= _remove(conn, events_start(key), events_start(key) + SPAN - 1, room)
-    for table, column in (("submissions", "key"), ("runs", "run_id")):
+    if room <= 0:
+        return 0
+    # Calls are found through their runs, so they go first.
+    room -= _remove_calls(conn, key, room)
+    for table, column in (("interactions", "key"), ("submissions", "key"), ("runs", "run_id")):
         if room <= 0:
             return 0
         room -= conn.execute(
@@ -94,6 +98,20 @@ def _sweep_step(conn: sqlite3.Connection, key: int, room: int) -> int:
     conn.execute("DELETE FROM segments WHERE session_key = ?", (key,))
     conn.execute("DELETE FROM timers WHERE session_key = ?", (key,))
     return room
+
+
+def _remove_calls(conn: sqlite3.Connection, key: int, room: int) -> int:
+    calls = conn.execute(
+        "SELECT t.run_id, t.step, t.ordinal, t.arguments_key FROM runs r CROSS JOIN tool_calls t"
+        " ON t.run_id = r.run_id WHERE r.session_key = ? LIMIT ?",
+        (key, room),
+    ).fetchall()
+    conn.executemany("DELETE FROM long_arguments WHERE key = ?", [call[3:] for call in calls])
+    conn.executemany(
+        "DELETE FROM tool_calls WHERE run_id = ? AND step = ? AND ordinal = ?",
+        [call[:3] for call in calls],
+    )
+    return len(calls)
 
 
 def _sweep_messages(conn: sqlite3.Connection, owner: int, ignoring: int, room: int) -> int:
@@ -202,9 +220,41 @@ _CHECKS = {
         "SELECT a.activation_id FROM leases a LEFT JOIN sessions s"
         " ON s.key = a.session_key AND s.deleted_time = 0 WHERE s.key IS NULL"
     ),
+    "a run that is not active has a queued activation or a lease": (
+        "SELECT a.activation_id FROM (SELECT activation_id, session_key, run_id FROM queued"
+        " UNION ALL SELECT activation_id, session_key, run_id FROM leases) a"
+        " LEFT JOIN runs r ON r.run_id = a.run_id AND r.session_key = a.session_key"
+        " WHERE r.phase IS NOT 1"
+    ),
+    "more than one queued activation or lease: session": (
+        "SELECT s.session_id FROM (SELECT session_key FROM queued"
+        " UNION ALL SELECT session_key FROM leases) a JOIN sessions s ON s.key = a.session_key"
+        " GROUP BY s.key HAVING count(*) > 1"
+    ),
+    "a stalled run is not active": "SELECT run_id FROM runs WHERE stalled = 1 AND phase <> 1",
+    "an open interaction of no waiting run": (
+        "SELECT i.interaction_id FROM interactions i JOIN sessions s ON s.key = i.session_key"
+        " LEFT JOIN runs r ON r.run_id = i.run_id AND r.session_key = i.session_key"
+        " WHERE i.state = 1 AND s.deleted_time = 0 AND r.phase IS NOT 2"
+    ),
+    "more than one open interaction: session": (
+        "SELECT s.session_id FROM interactions i JOIN sessions s ON s.key = i.session_key"
+        " WHERE i.state = 1 AND s.deleted_time = 0 GROUP BY s.key HAVING count(*) > 1"
+    ),
+    "a tool call of an ended run has no end, or no result: run, step, ordinal": (
+        "SELECT t.run_id, t.step, t.ordinal FROM tool_calls t"
+        " JOIN sessions s ON s.key = t.session_key JOIN runs r ON r.run_id = t.run_id"
+        " WHERE r.phase = 4 AND s.deleted_time = 0 AND (t.state < 3 OR t.message_number = 0)"
+    ),
+    "long arguments of no call, or missing ones: key": (
+        "SELECT a.key FROM long_arguments a WHERE a.key NOT IN"
+        " (SELECT arguments_key FROM tool_calls WHERE arguments_key IS NOT NULL)"
+        " UNION ALL SELECT arguments_key FROM tool_calls WHERE arguments_key IS NOT NULL"
+        " AND arguments_key NOT IN (SELECT key FROM long_arguments)"
+    ),
     "more than one live run: session": (
         "SELECT s.session_id FROM runs r JOIN sessions s ON s.key = r.session_key"
-        " WHERE r.phase = 1 AND s.deleted_time = 0 GROUP BY s.key HAVING count(*) > 1"
+        " WHERE r.phase <> 4 AND s.deleted_time = 0 GROUP BY s.key HAVING count(*) > 1"
     ),
 }
 

@@ -2,11 +2,12 @@
 -- index holds no more than it must. Large rows are appended to rowid tables, and found
 -- through a slim UNIQUE index: kept by session, most of their inserts would split a page.
 
--- One row: what this store is.
+-- One row: what this store is. `secret` is 32 random bytes, made with it.
 CREATE TABLE store (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     store_id TEXT NOT NULL,
-    epoch INTEGER NOT NULL
+    epoch INTEGER NOT NULL,
+    secret BLOB NOT NULL
 );
 
 -- A row stays for ever: deleted, it is a tombstone that keeps the id from being used again.
@@ -64,6 +65,7 @@ CREATE TABLE runs (
     session_key INTEGER NOT NULL,
     create_time INTEGER NOT NULL,
     phase INTEGER NOT NULL,
+    stalled INTEGER NOT NULL DEFAULT 0,
     mode INTEGER NOT NULL,
     first_sequence INTEGER NOT NULL,
     message_number INTEGER NOT NULL,
@@ -71,6 +73,7 @@ CREATE TABLE runs (
     agent TEXT NOT NULL,
     request_id TEXT NOT NULL,
     stop_reason INTEGER,
+    cause INTEGER,
     failure_reason INTEGER NOT NULL DEFAULT 0,
     failure_retryable INTEGER NOT NULL DEFAULT 0,
     output_message_number INTEGER NOT NULL DEFAULT 0,
@@ -88,6 +91,7 @@ CREATE TABLE runs (
 ) WITHOUT ROWID;
 
 CREATE INDEX runs_by_session ON runs (session_key, create_time);
+CREATE INDEX runs_stalled ON runs (create_time) WHERE stalled = 1;
 
 -- Only input that was queued. Content and options are emptied on delivery: a message, and
 -- the run, have them from then on.
@@ -111,6 +115,61 @@ CREATE TABLE submissions (
 
 CREATE INDEX submissions_by_session ON submissions (session_key, state, create_time);
 CREATE INDEX submissions_by_run ON submissions (run_id);
+
+-- `result` is there from when it was stored out of turn until its message is appended;
+-- `message_number` is that message's, 0 before. Each step of a call writes its row anew, so
+-- long arguments are elsewhere: `arguments_key` is theirs, and `arguments_json` is NULL then.
+-- Without both they are malformed.
+CREATE TABLE tool_calls (
+    run_id TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    ordinal INTEGER NOT NULL,
+    session_key INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    idempotent INTEGER NOT NULL DEFAULT 0,
+    outcome INTEGER NOT NULL DEFAULT 0,
+    message_number INTEGER NOT NULL DEFAULT 0,
+    create_time INTEGER NOT NULL,
+    settle_time INTEGER NOT NULL DEFAULT 0,
+    tool_call_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    arguments_key INTEGER,
+    arguments_json TEXT,
+    result BLOB,
+    PRIMARY KEY (run_id, step, ordinal)
+) WITHOUT ROWID;
+
+CREATE TABLE long_arguments (
+    key INTEGER PRIMARY KEY,
+    arguments_json TEXT NOT NULL
+);
+
+-- `namespace` is the session's: the inbox is one range of an index, whatever its state.
+-- `step` is the newest model step that was committed before.
+CREATE TABLE interactions (
+    key INTEGER PRIMARY KEY,
+    interaction_id TEXT NOT NULL UNIQUE,
+    session_key INTEGER NOT NULL,
+    namespace TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    close_reason INTEGER NOT NULL DEFAULT 0,
+    expire_time INTEGER NOT NULL,
+    create_time INTEGER NOT NULL,
+    settle_time INTEGER NOT NULL DEFAULT 0,
+    answer_hash BLOB NOT NULL DEFAULT x'',
+    prompt BLOB NOT NULL,
+    answer BLOB NOT NULL DEFAULT x''
+);
+
+CREATE INDEX interactions_by_state
+    ON interactions (namespace, state, create_time, interaction_id);
+CREATE INDEX interactions_by_session
+    ON interactions (session_key, state, create_time, interaction_id);
+CREATE INDEX interactions_by_run ON interactions (run_id, step, create_time, interaction_id);
 
 -- All that sessions append: messages, and the event groups of commits. `id` is the
 -- session's key * 2^32, plus 2^31 for an event group, plus the message's number or the
@@ -143,7 +202,8 @@ CREATE TABLE queued (
     session_key INTEGER NOT NULL,
     run_id TEXT NOT NULL,
     agent TEXT NOT NULL,
-    queue_time INTEGER NOT NULL
+    queue_time INTEGER NOT NULL,
+    not_before INTEGER NOT NULL
 ) WITHOUT ROWID;
 
 CREATE TABLE leases (
@@ -154,7 +214,8 @@ CREATE TABLE leases (
     agent TEXT NOT NULL,
     executor_id TEXT NOT NULL,
     duration INTEGER NOT NULL,
-    expire_time INTEGER NOT NULL
+    expire_time INTEGER NOT NULL,
+    confirmed INTEGER NOT NULL
 ) WITHOUT ROWID;
 
 CREATE INDEX leases_by_session ON leases (session_key);

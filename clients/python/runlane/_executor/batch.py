@@ -1,0 +1,378 @@
+"""The open batch of tool calls of a run: claimed before the effect, committed after it."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from runlane._content import Message, message_from_pb
+from runlane._enums import ToolOutcome
+from runlane._executor.content import error_result, raised_result, result_blocks, tool_result
+from runlane._executor.lease import (
+    PARTING,
+    CancelRequestedError,
+    Lease,
+    LostError,
+)
+from runlane._executor.toolbox import Ask, Plan, Question, Run, Settle, Toolbox
+from runlane._executor.tools import ToolContext
+from runlane._time import to_seconds
+from runlane.errors import RunCancelling, RunlaneError
+from runlane.v1 import executor_service_pb2 as pb
+from runlane.v1 import interaction_pb2, message_pb2, run_pb2
+
+_LOG = logging.getLogger("runlane.executor")
+
+# Calls of one claim, and of one prompt.
+_IDS: Final = 64
+# Results that come within this many seconds of each other are committed as one.
+_LINGER: Final = 0.05
+_FACTS: Final = frozenset({"commit_model_step", "commit_tool_results"})
+_COMMIT_BYTES: Final = 2 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of the batch; `result` is known once it was committed here or came so."""
+
+    record: pb.ToolCall
+    settled: bool = False
+    result: message_pb2.ToolResult | None = None
+
+
+class Batch:
+    """Brings the calls of one model step to their results.
+
+    Args:
+        lease: The lease.
+        leased: What was leased: the run and its options.
+        toolbox: The agent's tools.
+        answered: Interactions that were answered, with the verdicts on calls.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        leased: pb.LeasedActivation,
+        toolbox: Toolbox,
+        answered: Iterable[interaction_pb2.Interaction] = (),
+    ) -> None:
+        self._lease = lease
+        self._run = leased.run
+        self._options = leased.run.options
+        self._toolbox = toolbox
+        self._stops = (
+            self._options.tool_error_policy == run_pb2.ToolErrorPolicy.TOOL_ERROR_POLICY_STOP
+        )
+        self._calls: dict[str, _Call] = {}
+        self._verdicts: dict[str, int] = {
+            decision.tool_call_id: decision.verdict
+            for interaction in answered
+            for decision in interaction.answer.permission.decisions
+        }
+        self._plans: dict[str, Plan] = {}
+        self.message_number = 0
+        self.delivered: list[message_pb2.Message] = []
+        self.grant: pb.ReserveModelStepResult | None = None
+
+    def take(self, calls: Iterable[pb.ToolCall], message_number: int) -> None:
+        """Takes the calls as the server has them, and the number of their message."""
+        self.message_number = message_number
+        for record in calls:
+            result = record.result if record.HasField("result") else None
+            settled = record.state != pb.ToolCall.STATE_PREPARED
+            self._calls[record.tool_call_id] = _Call(record, settled, result)
+
+    async def open(self, step: pb.CommitModelStep) -> None:
+        """Commits the step that asks for the calls, and with it all that can be at once."""
+        drafts = [
+            pb.ToolCall(
+                tool_call_id=use.tool_call_id,
+                name=use.name,
+                arguments_json=use.arguments_json,
+                state=pb.ToolCall.STATE_PREPARED
+                if use.HasField("arguments_json")
+                else pb.ToolCall.STATE_COMMITTED,
+            )
+            for use in (block.tool_use for block in step.content if block.HasField("tool_use"))
+        ]
+        self.take(drafts, 0)
+        await self._advance(pb.Operation(commit_model_step=step))
+
+    async def go_on(self) -> None:
+        """Brings what is still open to its results."""
+        await self._advance(None)
+
+    async def _advance(self, step: pb.Operation | None) -> None:
+        """Settles what needs no run, claims and runs what may, and asks for the rest."""
+        self._plan()
+        settled = [plan.result for plan in self._plans.values() if isinstance(plan, Settle)]
+        failing = self._stops and bool(settled)
+        running = {} if failing else self._of(Run)
+        head = [step] if step is not None else []
+        claims = self._claims(running)
+        first, *others = list(_portions(settled)) or [[]]
+        results = [_results(first)] if first else []
+        if not running and not others:
+            await self._commit_last([*head, *claims, *results], first, failed=bool(settled))
+            return
+        await self._commit([*head, *claims, *results], first)
+        for portion in others:
+            if not self._lease.over:
+                await self._commit([_results(portion)], portion)
+        if self._lease.over:
+            return
+        if running:
+            await self._run_all(running)
+        else:
+            await self._commit_last([], [], failed=False)
+
+    def _plan(self) -> None:
+        allowed = frozenset(self._options.tools)
+        self._plans = {
+            key: self._toolbox.plan(call.record, allowed, self._verdicts)
+            for key, call in self._calls.items()
+            if not call.settled
+        }
+
+    def _of(self, kind: type[Run]) -> dict[str, Run]:
+        return {key: plan for key, plan in self._plans.items() if isinstance(plan, kind)}
+
+    @staticmethod
+    def _claims(running: dict[str, Run]) -> list[pb.Operation]:
+        operations = []
+        for idempotent in (True, False):
+            ids = [key for key, plan in running.items() if plan.tool.idempotent is idempotent]
+            for start in range(0, len(ids), _IDS):
+                claim = pb.ClaimToolCalls(
+                    tool_call_ids=ids[start : start + _IDS], idempotent=idempotent
+                )
+                operations.append(pb.Operation(claim_tool_calls=claim))
+        return operations
+
+    def _prompt(self) -> interaction_pb2.Prompt | None:
+        """Returns what is to be asked next: permissions first, then questions one by one."""
+        asking = [key for key, plan in self._plans.items() if isinstance(plan, Ask)][:_IDS]
+        if asking:
+            calls = [interaction_pb2.PermissionCall(tool_call_id=key) for key in asking]
+            return interaction_pb2.Prompt(permission=interaction_pb2.PermissionPrompt(calls=calls))
+        for plan in self._plans.values():
+            if isinstance(plan, Question):
+                return interaction_pb2.Prompt(question=plan.prompt)
+        return None
+
+    # --- running -----------------------------------------------------------
+
+    async def _run_all(self, running: dict[str, Run]) -> None:
+        """Runs claimed calls beside each other and commits their results as they come."""
+        tasks = {
+            asyncio.create_task(self._run_one(key, plan)): key for key, plan in running.items()
+        }
+        try:
+            while tasks:
+                # Under STOP the first failure ends the run: then all results go together.
+                await self._lease.wait(tasks, all_of_them=self._stops)
+                await self._lease.wait(tasks, timeout=_LINGER, all_of_them=True)
+                self._lease.check()
+                results = _take_results(tasks)
+                if tasks:
+                    await self._commit_results(results)
+                    if self._lease.over:
+                        return
+                else:
+                    await self._finish_running(results)
+        except CancelRequestedError:
+            results = await self._halt(tasks)
+            cancelled = pb.Finish(cancelled=pb.Cancelled())
+            operations = [_results(portion) for portion in _portions(results)]
+            await self._lease.commit(operations, finish=cancelled)
+        except asyncio.CancelledError:
+            if self._lease.release_on_cancel:
+                await self._part(tasks)
+            raise
+        finally:
+            await self._lease.stop(list(tasks))
+
+    async def _finish_running(self, results: list[message_pb2.ToolResult]) -> None:
+        *early, last = list(_portions(results)) or [[]]
+        for portion in early:
+            await self._commit([_results(portion)], portion)
+            if self._lease.over:
+                return
+        failed = any(one.outcome != message_pb2.ToolResult.OUTCOME_OK for one in results)
+        await self._commit_last([_results(last)] if last else [], last, failed=failed)
+
+    async def _run_one(self, key: str, plan: Run) -> message_pb2.ToolResult:
+        call = self._calls[key].record
+        context = ToolContext(
+            agent=self._run.agent,
+            session_id=self._lease.fence.session_id,
+            run_id=self._lease.fence.run_id,
+            tool_call_id=key,
+            step=call.step,
+            attempt=self._lease.fence.epoch,
+        )
+        limit = to_seconds(self._options.tool_timeout_duration) or plan.tool.timeout
+        try:
+            async with asyncio.timeout(limit) as timer:
+                value = await plan.tool.call(plan.arguments, context)
+            return tool_result(key, ToolOutcome.OK, result_blocks(value))
+        except TimeoutError as error:
+            if not timer.expired():
+                return raised_result(key, error)
+            return error_result(
+                key, f"the tool did not end within {limit:g} s; whether it had its effect is open"
+            )
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool may raise anything
+            _LOG.info("tool %s of run %s failed", plan.tool.name, self._run.run_id, exc_info=error)
+            return raised_result(key, error)
+
+    async def _halt(
+        self, tasks: "dict[asyncio.Task[message_pb2.ToolResult], str]"
+    ) -> list[message_pb2.ToolResult]:
+        """Stops what runs, and returns the results that there are all the same."""
+        await self._lease.stop(list(tasks))
+        results = [task.result() for task in tasks if task.done() and not task.cancelled()]
+        tasks.clear()
+        return results
+
+    async def _part(self, tasks: "dict[asyncio.Task[message_pb2.ToolResult], str]") -> None:
+        """The executor stops: what has a result is kept."""
+        results = await self._halt(tasks)
+        operations = [_results(portion) for portion in _portions(results)]
+        if not operations:
+            return
+        try:
+            await self._lease.commit(operations, timeout=PARTING)
+        except (LostError, RunlaneError) as error:
+            _LOG.warning("results of run %s are lost: %r", self._run.run_id, error)
+
+    # --- committing --------------------------------------------------------
+
+    async def _commit_results(self, results: Sequence[message_pb2.ToolResult]) -> None:
+        for portion in _portions(results):
+            if not self._lease.over:
+                await self._commit([_results(portion)], portion)
+
+    async def _commit_last(
+        self,
+        operations: list[pb.Operation],
+        results: Sequence[message_pb2.ToolResult],
+        *,
+        failed: bool,
+    ) -> None:
+        """Commits what is left, and with it the question, or the next step's reservation."""
+        prompt = None if failed and self._stops else self._prompt()
+        if prompt is not None:
+            await self._commit(operations, results, suspend=pb.Suspend(prompt=prompt))
+            return
+        # A boundary takes a pause, and the STOP policy the run: then nothing is to follow.
+        ends = self._lease.pausing or (failed and self._stops)
+        if not ends and operations:
+            reserve = pb.Operation(reserve_model_step=pb.ReserveModelStep())
+            operations = [*operations, reserve]
+        if operations:
+            await self._commit(operations, results)
+
+    async def _commit(
+        self,
+        operations: Sequence[pb.Operation],
+        results: Sequence[message_pb2.ToolResult],
+        *,
+        suspend: pb.Suspend | None = None,
+    ) -> None:
+        if not operations and suspend is None:
+            return
+        try:
+            answer = await self._lease.commit_in_turn(operations, suspend=suspend)
+        except RunCancelling:
+            # Facts are still taken; what was to follow them is not.
+            facts = [one for one in operations if one.WhichOneof("operation") in _FACTS]
+            cancelled = pb.Finish(cancelled=pb.Cancelled())
+            await self._lease.commit(facts, finish=cancelled)
+            return
+        self.delivered += answer.delivered
+        for result in results:
+            call = self._calls[result.tool_call_id]
+            call.settled, call.result = True, result
+        for made in answer.results:
+            kind = made.WhichOneof("result")
+            if kind == "commit_model_step":
+                self._open(made.commit_model_step)
+            elif kind == "reserve_model_step":
+                self.grant = made.reserve_model_step
+
+    def _open(self, opened: pb.CommitModelStepResult) -> None:
+        self.message_number = opened.message_number
+        for record in opened.tool_calls:
+            call = self._calls[record.tool_call_id]
+            call.record = record
+            if record.state not in {pb.ToolCall.STATE_PREPARED, pb.ToolCall.STATE_CLAIMED}:
+                call.settled = True
+            if record.HasField("result") and call.result is None:
+                call.result = record.result
+
+    # --- messages ----------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether every call has its result."""
+        return all(call.settled for call in self._calls.values())
+
+    def messages(self, after: int) -> list[Message] | None:
+        """Returns the result messages after a number; None where they must be read."""
+        found = []
+        for ordinal, call in enumerate(self._calls.values(), 1):
+            number = self.message_number + ordinal
+            if number <= after:
+                continue
+            if call.result is None:
+                return None
+            message = message_pb2.Message(
+                number=number,
+                session_id=self._lease.fence.session_id,
+                run_id=self._lease.fence.run_id,
+                role=message_pb2.Message.ROLE_TOOL,
+                author=message_pb2.Message.AUTHOR_TOOL,
+                step=call.record.step,
+                content=[message_pb2.Block(tool_result=call.result)],
+            )
+            found.append(message_from_pb(message))
+        return found
+
+
+def _results(results: Sequence[message_pb2.ToolResult]) -> pb.Operation:
+    return pb.Operation(commit_tool_results=pb.CommitToolResults(results=results))
+
+
+def _portions(
+    results: Sequence[message_pb2.ToolResult],
+) -> Iterable[list[message_pb2.ToolResult]]:
+    """Cuts results into what one commit takes."""
+    portion: list[message_pb2.ToolResult] = []
+    size = 0
+    for result in results:
+        more = result.ByteSize()
+        if portion and (len(portion) == _IDS or size + more > _COMMIT_BYTES):
+            yield portion
+            portion, size = [], 0
+        portion.append(result)
+        size += more
+    if portion:
+        yield portion
+
+
+def _take_results(
+    tasks: "dict[asyncio.Task[message_pb2.ToolResult], str]",
+) -> list[message_pb2.ToolResult]:
+    """Takes the results of what is done."""
+    done = [task for task in tasks if task.done()]
+    results = []
+    for task in done:
+        key = tasks.pop(task)
+        if task.cancelled():
+            results.append(error_result(key, "the tool cancelled itself"))
+        else:
+            results.append(task.result())
+    return results

@@ -1,0 +1,175 @@
+"""Use cases on the live run: pause, answer, complete from outside, restore, settle."""
+
+import base64
+import hashlib
+import hmac
+from typing import Any
+
+from runlane_server.app.base import UseCase, run_view
+from runlane_server.app.views import Caller, Page, Result, RunView
+from runlane_server.core.commands import (
+    AnswerInteraction,
+    InteractionAnswered,
+    InteractionFacts,
+    PauseAnswer,
+    PauseRun,
+    RestoreAnswer,
+    RestoreOutcome,
+    RestoreRun,
+    RunAnswer,
+    SettleRun,
+    UnpauseRun,
+)
+from runlane_server.core.errors import NotLive, NotOpen, Reason, Refused
+from runlane_server.core.model import InteractionState, SessionKey
+from runlane_server.store.base import InteractionRow, RunRow, ToolCallRow
+
+
+def external_token(secret: bytes, interaction_id: str) -> str:
+    """Returns the token that completes an external wait; it is derived, and stored nowhere."""
+    mac = hmac.digest(secret, interaction_id.encode(), hashlib.sha256)
+    return f"{interaction_id}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
+
+
+class Control(UseCase):
+    """Commands on the live run, and the inbox of those who answer."""
+
+    async def pause_run(self, caller: Caller, session_id: str, run_id: str) -> Result[PauseAnswer]:
+        """Stops a run at a boundary, or at once where nobody has it."""
+        return await self._paused(caller, session_id, run_id, PauseRun(run_id))
+
+    async def unpause_run(
+        self, caller: Caller, session_id: str, run_id: str
+    ) -> Result[PauseAnswer]:
+        """Takes a pause, or the request for one, back."""
+        return await self._paused(caller, session_id, run_id, UnpauseRun(run_id))
+
+    async def find_interaction(
+        self, namespace: str, run_id: str, interaction_id: str
+    ) -> InteractionRow:
+        """Reads the interaction that an answer names; the run may be empty."""
+        row = await self.services.store.interaction(namespace, interaction_id)
+        if row is None or (run_id and row.run_id != run_id):
+            raise Refused(Reason.INTERACTION_NOT_FOUND)
+        return row
+
+    async def find_external(self, namespace: str, token: str) -> InteractionRow:
+        """Reads the interaction that a token completes."""
+        interaction_id = token.rpartition(".")[0]
+        secret = self.services.store.info.secret
+        right = external_token(secret, interaction_id)
+        if not hmac.compare_digest(right.encode(), token.encode()):
+            raise Refused(Reason.INTERACTION_NOT_FOUND)
+        return await self.find_interaction(namespace, "", interaction_id)
+
+    async def answer_interaction(
+        self, caller: Caller, row: InteractionRow, command: AnswerInteraction
+    ) -> Result[InteractionAnswered]:
+        """Answers an interaction. The same answer again gives the stored one."""
+        key = SessionKey(caller.namespace, row.session_id)
+        try:
+            return await self._command(caller, key, command)
+        except (NotLive, NotOpen):
+            pass
+        settled = await self.find_interaction(
+            caller.namespace, command.run_id, command.interaction_id
+        )
+        if settled.state is InteractionState.CLOSED:
+            raise Refused(Reason.INTERACTION_CLOSED, interaction_id=settled.interaction_id)
+        if settled.version != command.version or settled.answer_hash != command.hash:
+            raise Refused(
+                Reason.INTERACTION_CONFLICT,
+                interaction_id=settled.interaction_id,
+                version=str(settled.version),
+            )
+        run = await self._row_of_run(caller.namespace, settled.run_id)
+        sequence = await self.services.store.last_sequence(key) or 0
+        facts = InteractionFacts(
+            settled.interaction_id,
+            settled.run_id,
+            settled.session_id,
+            settled.version,
+            settled.state,
+            settled.settle_time,
+        )
+        answer = InteractionAnswered(sequence, facts, run_view(run).facts)
+        return Result(answer, replayed=False)
+
+    async def restore_run(self, caller: Caller, command: RestoreRun) -> Result[RestoreAnswer]:
+        """Brings back a run whose executor was lost."""
+        row = await self._row_of_run(caller.namespace, command.run_id)
+        key = SessionKey(caller.namespace, row.session_id)
+        try:
+            return await self._command(caller, key, command)
+        except NotLive:
+            facts, sequence = await self._ended(key, command.run_id)
+            answer = RestoreAnswer(sequence, RestoreOutcome.SETTLED, facts)
+            return Result(answer, replayed=False)
+
+    async def settle_run(self, caller: Caller, command: SettleRun) -> Result[RunAnswer]:
+        """Ends a live run by hand."""
+        row = await self._row_of_run(caller.namespace, command.run_id)
+        key = SessionKey(caller.namespace, row.session_id)
+        try:
+            return await self._command(caller, key, command)
+        except NotLive:
+            facts, sequence = await self._ended(key, command.run_id)
+            return Result(RunAnswer(sequence, facts), replayed=False)
+
+    async def list_stalled_runs(
+        self, namespace: str, after: tuple[int, str] | None, limit: int
+    ) -> Page[RunView]:
+        """Lists stalled runs, oldest first."""
+        rows = await self.services.store.list_stalled_runs(namespace, after, limit + 1)
+        cursor = (rows[limit - 1].create_time, rows[limit - 1].run_id) if rows[limit:] else None
+        return Page([run_view(row) for row in rows[:limit]], cursor)
+
+    async def list_tool_calls(
+        self, namespace: str, run_id: str, after: tuple[int, int] | None, limit: int
+    ) -> tuple[list[ToolCallRow], tuple[int, int] | None]:
+        """Lists the calls of a run, ascending by step and ordinal."""
+        await self._row_of_run(namespace, run_id)
+        rows = await self.services.store.list_tool_calls(namespace, run_id, after, limit + 1)
+        last = rows[limit - 1] if rows[limit:] else None
+        return rows[:limit], (last.step, last.ordinal) if last is not None else None
+
+    async def list_interactions(
+        self,
+        namespace: str,
+        session_id: str,
+        state: InteractionState,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> Page[InteractionRow]:
+        """Lists interactions, oldest first."""
+        rows = await self.services.store.list_interactions(
+            namespace, session_id, state, after, limit + 1
+        )
+        last = rows[limit - 1] if rows[limit:] else None
+        cursor = (last.create_time, last.interaction_id) if last is not None else None
+        return Page(rows[:limit], cursor)
+
+    async def _paused(
+        self, caller: Caller, session_id: str, run_id: str, command: Any
+    ) -> Result[PauseAnswer]:
+        found = session_id
+        if not found:
+            found = (await self._row_of_run(caller.namespace, run_id)).session_id
+        try:
+            return await self._command(caller, SessionKey(caller.namespace, found), command)
+        except NotLive:
+            row = await self._row_of_run(caller.namespace, run_id)
+            if row.session_id != found:
+                raise Refused(Reason.RUN_NOT_FOUND) from None
+            raise Refused(Reason.RUN_TERMINAL, run_id=run_id) from None
+
+    async def _ended(self, key: SessionKey, run_id: str) -> tuple[Any, int]:
+        """Returns the facts of a run that has ended, and the session's sequence."""
+        facts = run_view(await self._row_of_run(key.namespace, run_id)).facts
+        return facts, await self.services.store.last_sequence(key) or 0
+
+    async def _row_of_run(self, namespace: str, run_id: str) -> RunRow:
+        row = await self.services.store.run(namespace, run_id)
+        if row is None:
+            raise Refused(Reason.RUN_NOT_FOUND)
+        return row

@@ -1,0 +1,264 @@
+"""The commands for runs that wait, are paused, or lost their executor."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import runlane
+import typer
+
+from runlane_server.cli import _show
+from runlane_server.cli._client import (
+    DEFAULT_TARGET,
+    After,
+    AsJson,
+    Limit,
+    NotDone,
+    Target,
+    connected,
+    emit,
+    ending,
+    run,
+)
+
+_YES = frozenset({"y", "yes", "approve"})
+_NO = frozenset({"n", "no", "reject"})
+
+SessionId = Annotated[str, typer.Argument(help="The session.", show_default=False)]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run.", show_default=False)]
+OnlyRun = Annotated[
+    str | None, typer.Option("--run", help="Only this run.", show_default="the live one")
+]
+
+
+def pause(
+    session: SessionId,
+    target: Target = DEFAULT_TARGET,
+    run_id: OnlyRun = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stop the live run of a session at its next boundary. It keeps its place."""
+    run(target, _pause(target, session, run_id, as_json=as_json))
+
+
+def unpause(
+    session: SessionId,
+    target: Target = DEFAULT_TARGET,
+    run_id: OnlyRun = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a paused run go on, or take back the request to pause it."""
+    run(target, _pause(target, session, run_id, back=True, as_json=as_json))
+
+
+async def _pause(
+    target: str, session: str, run_id: str | None, *, back: bool = False, as_json: bool
+) -> None:
+    async with connected(target) as client:
+        call = client.unpause if back else client.pause
+        answer = await call(session, run_id=run_id)
+    if as_json:
+        emit(answer)
+    else:
+        _show.facts(run=answer.run.run_id, receipt=answer.receipt)
+
+
+def inbox(
+    session: Annotated[
+        str | None, typer.Option(help="Only this session.", show_default="all sessions")
+    ] = None,
+    target: Target = DEFAULT_TARGET,
+    limit: Limit = 50,
+    after: After = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what waits for an answer, the oldest first."""
+    run(target, _inbox(target, session, limit, after, as_json=as_json))
+
+
+async def _inbox(
+    target: str, session: str | None, limit: int, after: str | None, *, as_json: bool
+) -> None:
+    async with connected(target) as client:
+        page = await client.list_interactions(session, limit=limit, after=after)
+    if as_json:
+        emit({"items": page.items, "next_cursor": page.next_cursor})
+        return
+    for item in page.items:
+        _show.interaction(item)
+    _show.more(page.next_cursor)
+
+
+def tools(
+    run_id: RunId,
+    target: Target = DEFAULT_TARGET,
+    limit: Limit = 50,
+    after: After = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the tool calls of a run."""
+    run(target, _tools(target, run_id, limit, after, as_json=as_json))
+
+
+async def _tools(target: str, run_id: str, limit: int, after: str | None, *, as_json: bool) -> None:
+    async with connected(target) as client:
+        page = await client.list_tool_calls(run_id, limit=limit, after=after)
+    if as_json:
+        emit({"items": page.items, "next_cursor": page.next_cursor})
+        return
+    _show.tool_calls(page.items)
+    _show.more(page.next_cursor)
+
+
+def answer(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="WHAT", help="The interaction, or its session.", show_default=False),
+    ],
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            help="The answer to a question, or JSON for a form; - reads it from stdin.",
+            show_default=False,
+        ),
+    ] = None,
+    target: Target = DEFAULT_TARGET,
+    approve: Annotated[
+        bool | None,
+        typer.Option("--approve/--reject", help="Whether the tool calls may run."),
+    ] = None,
+    but: Annotated[
+        list[str] | None,
+        typer.Option("--but", help="A tool call with the other verdict; again for more."),
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Of a verdict, for the model.")] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the run stops, and print its answer.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Answer what a run waits for; it goes on."""
+    said = sys.stdin.read() if text == "-" else text
+    if (said is None) == (approve is None):
+        raise typer.BadParameter("give either a text, or --approve or --reject")
+    run(
+        target,
+        _answer(target, what, said, approve, but or [], reason, wait=wait, as_json=as_json),
+    )
+
+
+async def _answer(
+    target: str,
+    what: str,
+    text: str | None,
+    approve: bool | None,
+    but: list[str],
+    reason: str,
+    *,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    async with connected(target) as client:
+        asked = await _find(client, what)
+        receipt = await client.answer(
+            asked.run_id,
+            asked.interaction_id,
+            asked.version,
+            _said(asked, text, approve, but, reason),
+        )
+        result = await client.wait_run(asked.run_id, until="stopped") if wait else None
+    if as_json:
+        extra = {} if result is None else {"run": result.run, "output": result.output}
+        emit({"receipt": receipt, **extra})
+    elif result is None:
+        _show.facts(run=receipt.run_id, interaction=receipt.interaction_id, state="answered")
+    elif result.output is not None:
+        sys.stdout.write(_show.clean(result.text) + "\n")
+    if result is not None and (problem := ending(result)) is not None:
+        raise NotDone(problem)
+
+
+async def _find(client: runlane.Client, what: str) -> runlane.Interaction:
+    """Finds what is open by its own id, or by its session."""
+    for session in (what, None):
+        after: str | None = None
+        while True:
+            page = await client.list_interactions(session, after=after, limit=1000)
+            for item in page.items:
+                if what in {item.interaction_id, item.session_id}:
+                    return item
+            after = page.next_cursor
+            if after is None:
+                break
+    raise NotDone(f"nothing waits for an answer at {what}")
+
+
+def _said(
+    asked: runlane.Interaction,
+    text: str | None,
+    approve: bool | None,
+    but: list[str],
+    reason: str,
+) -> runlane.Answer:
+    if text is not None:
+        return given(asked, text)
+    unknown = [key for key in but if key not in {call.tool_call_id for call in asked.calls}]
+    if unknown:
+        raise ValueError(f"{unknown[0]} is no call that asks")
+    return {
+        call.tool_call_id: ((call.tool_call_id in but) != bool(approve), reason)
+        for call in asked.calls
+    }
+
+
+def given(asked: runlane.Interaction, text: str) -> runlane.Answer:
+    """Reads what a person typed as an answer.
+
+    Raises:
+        ValueError: It fits no such question.
+    """
+    if asked.kind is runlane.PromptKind.QUESTION:
+        return text
+    if asked.kind is runlane.PromptKind.PERMISSION:
+        word, _, reason = text.strip().partition(" ")
+        if word.lower() not in _YES | _NO:
+            raise ValueError("say y or n, and after it why if you like")
+        return (word.lower() in _YES, reason.strip())
+    if asked.kind is runlane.PromptKind.FORM:
+        filled: Any = json.loads(text)
+        if not isinstance(filled, dict):
+            raise ValueError("a form is filled with a JSON object")
+        return filled
+    raise ValueError("this waits for another system, and not for a person")
+
+
+def restore(
+    run_id: RunId,
+    target: Target = DEFAULT_TARGET,
+    activation: Annotated[
+        str | None,
+        typer.Option(help="Only if this is its activation.", show_default="the current one"),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where an executor has it: that is cut off.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring back a run whose executor was lost."""
+    run(target, _restore(target, run_id, activation, force=force, as_json=as_json))
+
+
+async def _restore(
+    target: str, run_id: str, activation: str | None, *, force: bool, as_json: bool
+) -> None:
+    async with connected(target) as client:
+        if activation is None:
+            current = (await client.get_run(run_id)).activation
+            activation = current.activation_id if current is not None else None
+        done = await client.restore(run_id, activation, force=force)
+    if as_json:
+        emit(done)
+        return
+    _show.facts(
+        run=done.run.run_id, outcome=done.outcome, state=done.run.stop_reason or done.run.phase
+    )

@@ -1,0 +1,101 @@
+"""What a decision is given and what it gives, and the steps that all decisions share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runlane_server.core.admission import allowed_commands
+from runlane_server.core.commands import Answer
+from runlane_server.core.draft import Draft
+from runlane_server.core.drafting import NewId
+from runlane_server.core.errors import NotLive, Reason, Refused
+from runlane_server.core.model import Rules, Run, SessionKey, SessionRecord, SessionState
+from runlane_server.core.rows import Event, EventType, Row, SessionInserted
+
+
+@dataclass(slots=True)
+class Decision:
+    """What a command does to one session.
+
+    Attributes:
+        state: The new hot state; None: nothing is written.
+        answer: None for SettleDue.
+    """
+
+    state: SessionState | None
+    answer: Answer | None
+    events: list[Event] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    lease_expire_time: int | None = None
+    lease_confirmed: bool = True
+
+
+@dataclass(slots=True, frozen=True)
+class Context:
+    """What a decision may use besides state and command.
+
+    Attributes:
+        now: Microseconds; never goes back in a session.
+        lease_expire_time: Of the live run's lease; 0: none.
+        lease_confirmed: Whether anything was heard on it.
+        new_id: Makes ids.
+    """
+
+    key: SessionKey
+    now: int
+    lease_expire_time: int
+    new_id: NewId
+    rules: Rules
+    request_id: str = ""
+    lease_confirmed: bool = True
+
+
+def new_draft(state: SessionState, ctx: Context) -> Draft:
+    """Returns a draft of a decision on a session."""
+    return Draft(state, ctx.now, ctx.new_id, ctx.rules)
+
+
+def created_draft(
+    ctx: Context, record: SessionRecord, inserted: SessionInserted | None = None
+) -> Draft:
+    """Returns the draft of a session that is new."""
+    state = SessionState(
+        ctx.key.namespace, ctx.key.session_id, ctx.now, default_agent=record.default_agent
+    )
+    draft = Draft(state, ctx.now, ctx.new_id, ctx.rules)
+    row = inserted or SessionInserted(record, ctx.now)
+    draft.rows.append(row)
+    draft.record_changed = True
+    draft.event(EventType.SESSION_CREATED, message_count=row.message_count)
+    return draft
+
+
+def decided(draft: Draft, answer: Callable[[], Answer] | None) -> Decision:
+    """Ends a draft: the next run starts where the lane is free, then the answer is made."""
+    draft.promote()
+    draft.finish()
+    return Decision(draft.state, answer() if answer is not None else None, draft.events, draft.rows)
+
+
+def present_session(state: SessionState | None) -> SessionState:
+    """Returns the session where there is one that is not deleted."""
+    if state is None or state.deleted:
+        raise Refused(Reason.SESSION_NOT_FOUND)
+    return state
+
+
+def named_run(state: SessionState | None, run_id: str) -> tuple[SessionState, Run]:
+    """Returns the live run where it is the one that is named, or none is."""
+    if run_id and (state is None or state.deleted):
+        raise Refused(Reason.RUN_NOT_FOUND)
+    present = present_session(state)
+    run = present.run
+    if run_id and (run is None or run.run_id != run_id):
+        raise NotLive
+    if run is None:
+        raise Refused(Reason.SESSION_IDLE, allowed_commands=allowed_words(present))
+    return present, run
+
+
+def allowed_words(state: SessionState) -> str:
+    """Returns the allowed commands as metadata of a refusal."""
+    return ",".join(word.name for word in allowed_commands(state))

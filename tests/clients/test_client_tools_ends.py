@@ -1,0 +1,194 @@
+"""How the work of an executor with tools ends, against a scripted server."""
+
+import asyncio
+import time
+
+import pytest
+from client_executor_script import lease
+from client_fakes import FakeServer
+from client_tool_script import (
+    ERROR,
+    OK,
+    State,
+    ToolScript,
+    Turns,
+    call,
+    equipped,
+)
+from runlane import tool
+from runlane.v1 import executor_service_pb2 as pb
+from runlane.v1 import run_pb2
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def script(server: FakeServer) -> ToolScript:
+    return ToolScript(server)
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+async def test_a_pause_that_is_known_takes_the_boundary(script: ToolScript, client):
+    gate, started = asyncio.Event(), asyncio.Event()
+
+    async def waits() -> str:
+        started.set()
+        await gate.wait()
+        return "ran"
+
+    script.leases.put_nowait(lease())
+    async with equipped(client, Turns([call("waits")], "done"), [waits]) as executor:
+        await asyncio.wait_for(started.wait(), 10)
+        script.pause = True
+        gate.set()
+        await script.end()
+        while executor.active_count:
+            await asyncio.wait(executor._work)
+        # Nobody knew of it: the results alone are taken, and then it is paused.
+        assert script.kinds()[2:] == [["results", "reserve"], ["results"]]
+        script.pause = False
+        script.again()
+        await script.end()
+    assert script.kinds()[-2:] == [["reserve"], ["step", "finish"]]
+    assert script.said("waits") == "ran"
+
+
+async def test_a_pause_at_a_reservation_ends_the_work_quietly(script: ToolScript, client, caplog):
+    script.pause = True
+    script.leases.put_nowait(lease())
+    model = Turns()
+    async with equipped(client, model, [add]):
+        await script.end()
+    assert script.kinds() == [["reserve"]]
+    assert not model.requests
+    assert not [one for one in caplog.records if one.levelname in {"WARNING", "ERROR"}]
+
+
+async def test_too_many_calls_end_the_run(script: ToolScript, client):
+    script.over_budget = True
+    script.leases.put_nowait(lease())
+    async with equipped(client, Turns([call("add", a=1, b=2)]), [add]):
+        await script.end()
+    assert script.kinds() == [["reserve"], ["step", "claim"], ["step"]]
+
+
+async def test_a_cancel_keeps_the_results_that_exist(script: ToolScript, client):
+    started, stopped = asyncio.Event(), asyncio.Event()
+
+    async def waits() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async def yields_up() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "stopped in time"
+
+    script.leases.put_nowait(lease())
+    async with equipped(client, Turns([call("waits"), call("yields_up")]), [waits, yields_up]):
+        await asyncio.wait_for(started.wait(), 10)
+        script.cancel = True
+        script.control.put_nowait(pb.ActivationControl(cancel_requested=True))
+        await script.end()
+        assert stopped.is_set()
+    assert script.kinds()[2:] == [["results", "finish"]]
+    assert script.commits[-1].finish.WhichOneof("outcome") == "cancelled"
+    assert script.said("yields_up") == "stopped in time"
+    assert script.calls["waits"].state == State.STATE_CLAIMED
+
+
+async def test_a_cancel_before_the_claim_keeps_the_step(script: ToolScript, client):
+    class Cancelling(Turns):
+        async def complete(self, request):
+            script.cancel = True
+            return await super().complete(request)
+
+    ran = []
+
+    def effect() -> None:
+        ran.append(1)
+
+    script.leases.put_nowait(lease())
+    async with equipped(client, Cancelling([call("effect")]), [effect]):
+        await script.end()
+    assert script.kinds() == [["reserve"], ["step", "claim"], ["step", "finish"]]
+    assert script.commits[-1].finish.WhichOneof("outcome") == "cancelled"
+    assert ran == []
+
+
+async def test_a_cancel_that_comes_with_the_results_keeps_them(script: ToolScript, client):
+    def effect() -> str:
+        script.cancel = True
+        return "done"
+
+    script.leases.put_nowait(lease())
+    async with equipped(client, Turns([call("effect")]), [effect]):
+        await script.end()
+    assert script.kinds()[2:] == [["results", "reserve"], ["results", "finish"]]
+    assert script.said("effect") == "done"
+
+
+async def test_under_stop_all_results_go_together(script: ToolScript, client):
+    gate = asyncio.Event()
+
+    def fails() -> None:
+        loop.call_soon_threadsafe(gate.set)
+        raise ValueError("no")
+
+    async def slow() -> str:
+        await gate.wait()
+        return "kept"
+
+    loop = asyncio.get_running_loop()
+    script.stop_policy = True
+    leased = lease()
+    leased.run.options.tool_error_policy = run_pb2.TOOL_ERROR_POLICY_STOP
+    script.leases.put_nowait(leased)
+    async with equipped(client, Turns([call("fails"), call("slow")]), [fails, slow]):
+        await script.end()
+    assert script.kinds()[2:] == [["results"]]
+    assert {key: one.outcome for key, one in script.results().items()} == {
+        "fails": ERROR,
+        "slow": OK,
+    }
+
+
+async def test_under_stop_a_failure_at_once_runs_nothing(script: ToolScript, client):
+    script.stop_policy = True
+    leased = lease()
+    leased.run.options.tool_error_policy = run_pb2.TOOL_ERROR_POLICY_STOP
+    script.leases.put_nowait(leased)
+    async with equipped(client, Turns([call("nothing"), call("add", a=1, b=2)]), [add]):
+        await script.end()
+    assert script.kinds() == [["reserve"], ["step", "results"]]
+
+
+async def test_closing_keeps_results_and_cannot_give_back_what_is_claimed(script, client):
+    started = asyncio.Event()
+
+    async def waits() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async def yields_up() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "in time"
+
+    script.leases.put_nowait(lease())
+    async with equipped(client, Turns([call("yields_up"), call("waits")]), [waits, yields_up]):
+        await asyncio.wait_for(started.wait(), 10)
+        before = time.monotonic()
+    assert time.monotonic() - before < 10
+    assert script.kinds()[2:] == [["results"], ["release"]]
+    assert script.said("yields_up") == "in time"

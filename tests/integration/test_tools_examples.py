@@ -1,0 +1,36 @@
+"""The examples of runs that wait, as a newcomer runs them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def say(name: str, address: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), address],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def test_approval_flow(shared):
+    assert say("approval_flow.py", shared.address) == [
+        "the run is waiting and no executor is there",
+        'asks: pay({"to": "Ann", "amount": 900}) pay({"to": "Bob", "amount": 5})',
+        "answer: ok: paid 900 to Ann; rejected: no bets",
+    ]
+
+
+def test_crash_and_recover(shared):
+    assert [line.rstrip() for line in say("crash_and_recover.py", shared.address)] == [
+        "died in a tool that may run twice",
+        "its run ended completed the tool gave 'a result'",
+        "died in a tool that must not run twice",
+        "its run ended outcome_unknown",
+    ]
