@@ -205,6 +205,10 @@ class Draft(Calls):
         """Puts the live run aside; its activation has ended. It keeps its place."""
         run = self.live()
         run.pause_requested, run.paused = False, True
+        if run.start_expire_time:
+            # It was taken out of the queue on purpose: nobody is late.
+            run.start_expire_time = 0
+            self.rows.append(TimerSet(TimerKind.START_TIMEOUT, None))
         run.activation, run.wait = None, None
         self.rows.append(RunMoved(run.run_id, Phase.PAUSED, stalled=False))
         self.event(EventType.RUN_PAUSED, run.run_id)

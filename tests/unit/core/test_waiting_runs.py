@@ -685,6 +685,16 @@ def test_nobody_takes_a_run_in_time():
     assert not m.due(10)
 
 
+def test_a_paused_run_waits_for_no_executor():
+    options = RunOptions(agent="a", limits=RunLimits(start_timeout=5 * SECOND))
+    m = Machine(options)
+    m.submit(options=options)
+    m.do(PauseRun())
+    assert not m.due(10)
+    m.do(UnpauseRun())
+    assert not m.due(10)
+
+
 def test_what_is_due_first_wins():
     m = machine(limits=RunLimits(max_duration=30 * SECOND))
     m.commit(ReserveModelStep())

@@ -928,7 +928,9 @@ class ReserveModelStepResult(message.Message):
         STATE_PAUSED: ReserveModelStepResult._State.ValueType  # 2
         """A request to pause was taken instead: the run is PAUSED."""
         STATE_RUN_ENDED: ReserveModelStepResult._State.ValueType  # 3
-        """No step is left: the run has ended BUDGET_EXHAUSTED."""
+        """The run has ended: BUDGET_EXHAUSTED where no step is left, or by what comes before the
+        reservation in the same Commit.
+        """
 
     class State(_State, metaclass=_StateEnumTypeWrapper):
         """What to do."""
@@ -940,7 +942,9 @@ class ReserveModelStepResult(message.Message):
     STATE_PAUSED: ReserveModelStepResult.State.ValueType  # 2
     """A request to pause was taken instead: the run is PAUSED."""
     STATE_RUN_ENDED: ReserveModelStepResult.State.ValueType  # 3
-    """No step is left: the run has ended BUDGET_EXHAUSTED."""
+    """The run has ended: BUDGET_EXHAUSTED where no step is left, or by what comes before the
+    reservation in the same Commit.
+    """
 
     STATE_FIELD_NUMBER: builtins.int
     STEP_FIELD_NUMBER: builtins.int
