@@ -4,26 +4,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from runlane_server.core.model import (
-    Author,
-    Content,
-    InteractionClose,
-    InteractionState,
-    Mode,
-    Phase,
-    PromptKind,
-    Role,
-    Route,
-    RunOptions,
-    SessionKey,
-    SessionRecord,
-    SessionStatus,
-    StopReason,
-    SubmissionState,
-    ToolCallState,
-    ToolOutcome,
-    Usage,
-)
+from runlane_server.core.model import Content, RunOptions, SessionKey, SessionRecord, Usage
 from runlane_server.core.rows import (
     ActivationDequeued,
     ActivationQueued,
@@ -41,6 +22,21 @@ from runlane_server.core.rows import (
     SubmissionSettled,
     ToolCallInserted,
     ToolCallMoved,
+)
+from runlane_server.core.words import (
+    Author,
+    InteractionClose,
+    InteractionState,
+    Mode,
+    Phase,
+    PromptKind,
+    Role,
+    Route,
+    SessionStatus,
+    StopReason,
+    SubmissionState,
+    ToolCallState,
+    ToolOutcome,
 )
 from runlane_server.store.base import (
     CommitUnit,

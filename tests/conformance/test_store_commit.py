@@ -6,20 +6,7 @@ import sqlite3
 
 import msgspec
 import pytest
-from runlane_server.core.model import (
-    Cancellation,
-    Failure,
-    Mode,
-    Phase,
-    Route,
-    RunFailure,
-    SessionKey,
-    SessionRecord,
-    StopReason,
-    SubmissionFailure,
-    SubmissionState,
-    TimerKind,
-)
+from runlane_server.core.model import Cancellation, Failure, SessionKey, SessionRecord
 from runlane_server.core.rows import (
     LeaseDropped,
     RunInserted,
@@ -27,6 +14,16 @@ from runlane_server.core.rows import (
     SubmissionMoved,
     SubmissionSettled,
     TimerSet,
+)
+from runlane_server.core.words import (
+    Mode,
+    Phase,
+    Route,
+    RunFailure,
+    StopReason,
+    SubmissionFailure,
+    SubmissionState,
+    TimerKind,
 )
 from runlane_server.store.base import (
     Committed,

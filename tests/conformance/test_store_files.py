@@ -8,8 +8,8 @@ import shutil
 import sqlite3
 
 import pytest
-from runlane_server.core.model import InteractionState, Phase, TimerKind, ToolCallState
 from runlane_server.core.rows import TimerSet
+from runlane_server.core.words import InteractionState, Phase, TimerKind, ToolCallState
 from runlane_server.store import migrate
 from runlane_server.store.base import Committed, CommitUnit, SessionFilter, SessionOrder
 from runlane_server.store.errors import StoreCorrupt, StoreError, StoreRefused

@@ -1,14 +1,8 @@
 """Pages, keysets, filters, histories."""
 
 import pytest
-from runlane_server.core.model import (
-    Phase,
-    Route,
-    SessionKey,
-    SessionRecord,
-    SessionStatus,
-    SubmissionState,
-)
+from runlane_server.core.model import SessionKey, SessionRecord
+from runlane_server.core.words import Phase, Route, SessionStatus, SubmissionState
 from runlane_server.store.base import Committed, SessionFilter, SessionOrder
 from store_builders import Scripted, fresh
 

@@ -32,30 +32,32 @@ from runlane_server.core.context import Context
 from runlane_server.core.errors import NotLive, NotOpen, Refused
 from runlane_server.core.machine import decide, decide_due
 from runlane_server.core.model import (
-    ActivationState,
     Content,
     Failure,
     Fence,
+    Rules,
+    RunLimits,
+    RunOptions,
+    SessionKey,
+    SessionRecord,
+    ToolUse,
+    Usage,
+)
+from runlane_server.core.rows import MessageAppended, RunInserted, SubmissionInserted
+from runlane_server.core.words import (
+    ActivationState,
     InteractionState,
     Mode,
     OnMiss,
     Phase,
     PromptKind,
     Recovery,
-    Rules,
     RunFailure,
-    RunLimits,
-    RunOptions,
-    SessionKey,
-    SessionRecord,
     StopReason,
     ToolCallState,
     ToolErrorPolicy,
     ToolOutcome,
-    ToolUse,
-    Usage,
 )
-from runlane_server.core.rows import MessageAppended, RunInserted, SubmissionInserted
 from runlane_server.store.base import Committed, CommitUnit, EventGroup, SessionCommit
 from store_builders import fresh
 

@@ -1,8 +1,8 @@
 """Deleting, sweeping, expiring."""
 
 import pytest
-from runlane_server.core.model import TimerKind
 from runlane_server.core.rows import SessionDeleted, TimerSet
+from runlane_server.core.words import TimerKind
 from runlane_server.store.base import Committed, Conflict, SessionFilter, SessionOrder
 from store_builders import Scripted, request
 

@@ -2,17 +2,17 @@
 
 import msgspec
 import pytest
-from runlane_server.core.model import (
+from runlane_server.core.model import SessionKey
+from runlane_server.core.rows import RunMoved, SessionDeleted, TimerSet
+from runlane_server.core.words import (
     InteractionState,
     Phase,
     PromptKind,
-    SessionKey,
     StopReason,
     TimerKind,
     ToolCallState,
     ToolOutcome,
 )
-from runlane_server.core.rows import RunMoved, SessionDeleted, TimerSet
 from runlane_server.store.base import Committed, LeaseRenewal, Rejected
 from store_builders import Scripted
 

@@ -28,16 +28,12 @@ from runlane_server.core.commands import (
 )
 from runlane_server.core.context import Context
 from runlane_server.core.errors import Refused
-from runlane_server.core.model import (
-    Failure,
+from runlane_server.core.model import Failure, RunLimits, RunOptions, SessionKey, SessionRecord
+from runlane_server.core.words import (
     Mode,
     OnMiss,
     Recovery,
     RunFailure,
-    RunLimits,
-    RunOptions,
-    SessionKey,
-    SessionRecord,
     StopReason,
     ToolCallState,
     ToolOutcome,

@@ -5,7 +5,8 @@ from runlane_server.core.commands import WithdrawSubmission
 from runlane_server.core.context import Context
 from runlane_server.core.errors import Refused
 from runlane_server.core.machine import decide
-from runlane_server.core.model import Command, SessionState
+from runlane_server.core.model import SessionState
+from runlane_server.core.words import Command
 
 from support.steps import (
     Step,

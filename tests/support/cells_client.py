@@ -4,7 +4,8 @@ from typing import Any
 
 from runlane_server.core.commands import InterruptRun, WithdrawSubmission
 from runlane_server.core.errors import Reason
-from runlane_server.core.model import Mode, SessionRecord, SessionState
+from runlane_server.core.model import SessionRecord, SessionState
+from runlane_server.core.words import Mode
 
 from support.steps import (
     AGENT,

@@ -4,7 +4,8 @@ from typing import Any
 
 from runlane_server.core.commands import CommitRun, LeaseActivation
 from runlane_server.core.errors import Reason
-from runlane_server.core.model import Fence, PromptKind, SessionState, ToolOutcome
+from runlane_server.core.model import Fence, SessionState
+from runlane_server.core.words import PromptKind, ToolOutcome
 
 from support.cells_waits import (
     CANCELLING,

@@ -2,15 +2,10 @@
 
 from typing import Any
 
-from runlane_server.core.commands import (
-    InterruptRun,
-    PauseRun,
-    RestoreRun,
-    SettleRun,
-    UnpauseRun,
-)
+from runlane_server.core.commands import InterruptRun, PauseRun, RestoreRun, SettleRun, UnpauseRun
 from runlane_server.core.errors import Reason
-from runlane_server.core.model import Mode, SessionState, StopReason
+from runlane_server.core.model import SessionState
+from runlane_server.core.words import Mode, StopReason
 
 from support.steps import (
     GRACE,

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from runlane_server.core.commands import Answer
+from runlane_server.core.answers import Answer
 from runlane_server.core.context import Context, Decision
 from runlane_server.core.errors import Refused
 from runlane_server.core.machine import decide, decide_due
-from runlane_server.core.model import Rules, SessionKey, SessionState, StopReason, ToolCallState
+from runlane_server.core.model import Rules, SessionKey, SessionState
 from runlane_server.core.rows import (
     Event,
     MessageAppended,
@@ -19,6 +19,7 @@ from runlane_server.core.rows import (
     ToolCallInserted,
     ToolCallMoved,
 )
+from runlane_server.core.words import StopReason, ToolCallState
 from runlane_server.runtime.records import encode_state
 
 from support.steps import SECOND, Step

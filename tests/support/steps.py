@@ -35,17 +35,12 @@ from runlane_server.core.model import (
     Content,
     Failure,
     Fence,
-    Mode,
-    OnMiss,
-    PromptKind,
-    RunFailure,
     SessionRecord,
     SessionState,
-    StopReason,
-    ToolOutcome,
     ToolUse,
     Usage,
 )
+from runlane_server.core.words import Mode, OnMiss, PromptKind, RunFailure, StopReason, ToolOutcome
 from runlane_server.transport.content import input_content
 
 SECOND = 1_000_000

@@ -5,15 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runlane_server.core.errors import Reason
-from runlane_server.core.model import (
-    Mode,
-    PromptKind,
-    Recovery,
-    RunLimits,
-    RunOptions,
-    SessionState,
-    ToolErrorPolicy,
-)
+from runlane_server.core.model import RunLimits, RunOptions, SessionState
+from runlane_server.core.words import Mode, PromptKind, Recovery, ToolErrorPolicy
 
 from support.steps import (
     CANCELLED,

@@ -12,8 +12,9 @@ from runlane.v1 import event_pb2, message_pb2
 from runlane_server.app.base import Limits, Services
 from runlane_server.app.service import App, Committed
 from runlane_server.app.views import Caller
-from runlane_server.core.model import Rules, SessionKey, SessionState, SubmissionFailure
+from runlane_server.core.model import Rules, SessionKey, SessionState
 from runlane_server.core.rows import EventType
+from runlane_server.core.words import SubmissionFailure
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.codec import decode_group
 from runlane_server.runtime.dispatch import Dispatch

@@ -5,17 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runlane_server.app.views import Caller, Result, RunView, SessionView
-from runlane_server.core.commands import RunFacts
+from runlane_server.core.answers import RunFacts
 from runlane_server.core.drafting import NewId, live_run_facts, session_facts
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import (
-    Phase,
-    Position,
-    Rules,
-    RunFailure,
-    SessionKey,
-    StopReason,
-)
+from runlane_server.core.model import Rules, SessionKey
+from runlane_server.core.words import Phase, Position, RunFailure, StopReason
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.codec import Codec
 from runlane_server.runtime.dispatch import Dispatch

@@ -7,21 +7,24 @@ from typing import Any
 
 from runlane_server.app.base import UseCase, run_view
 from runlane_server.app.views import Caller, Page, Result, RunView
-from runlane_server.core.commands import (
-    AnswerInteraction,
+from runlane_server.core.answers import (
     InteractionAnswered,
     InteractionFacts,
     PauseAnswer,
-    PauseRun,
     RestoreAnswer,
     RestoreOutcome,
-    RestoreRun,
     RunAnswer,
+)
+from runlane_server.core.commands import (
+    AnswerInteraction,
+    PauseRun,
+    RestoreRun,
     SettleRun,
     UnpauseRun,
 )
 from runlane_server.core.errors import NotLive, NotOpen, Reason, Refused
-from runlane_server.core.model import InteractionState, SessionKey
+from runlane_server.core.model import SessionKey
+from runlane_server.core.words import InteractionState
 from runlane_server.store.base import InteractionRow, RunRow, ToolCallRow
 
 

@@ -15,18 +15,12 @@ from runlane_server.app.views import (
     PollView,
     Result,
 )
-from runlane_server.core.commands import (
-    CommitAnswer,
-    CommitRun,
-    DrainAnswer,
-    LeaseActivation,
-    LeaseAnswer,
-    Release,
-    Suspend,
-)
+from runlane_server.core.answers import CommitAnswer, DrainAnswer, LeaseAnswer
+from runlane_server.core.commands import CommitRun, LeaseActivation, Release, Suspend
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.execution import holds
-from runlane_server.core.model import Delta, Fence, PromptKind, SessionKey, SessionState
+from runlane_server.core.model import Delta, Fence, SessionKey, SessionState
+from runlane_server.core.words import PromptKind
 from runlane_server.runtime.dispatch import Waiting
 from runlane_server.runtime.engine import plan
 from runlane_server.runtime.records import decode_answer, encode_answer

@@ -7,28 +7,20 @@ from typing import Any
 from runlane_server.app.base import UseCase, check_session, request_of, run_view
 from runlane_server.app.views import Caller, ForkRequest, Result, SessionView
 from runlane_server.app.waiting import wait_for_end
-from runlane_server.core.commands import (
+from runlane_server.core.answers import (
     Answer,
     ForkAnswer,
-    ForkSession,
-    InterruptRun,
     RunAnswer,
     RunFacts,
     SubmissionFacts,
-    Submit,
     SubmitAnswer,
-    WithdrawSubmission,
 )
+from runlane_server.core.commands import ForkSession, InterruptRun, Submit, WithdrawSubmission
 from runlane_server.core.context import Context, Decision
 from runlane_server.core.errors import NotLive, NotPending, Reason, Refused
-from runlane_server.core.model import (
-    Phase,
-    SessionKey,
-    SessionRecord,
-    SessionState,
-    SubmissionState,
-)
+from runlane_server.core.model import SessionKey, SessionRecord, SessionState
 from runlane_server.core.sessions import decide_fork
+from runlane_server.core.words import Phase, SubmissionState
 from runlane_server.runtime.engine import Plan
 from runlane_server.store.base import RunRow
 

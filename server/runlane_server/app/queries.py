@@ -13,16 +13,10 @@ from runlane_server.app.views import (
 )
 from runlane_server.app.waiting import wait_for_end
 from runlane_server.core.admission import allowed_commands
-from runlane_server.core.commands import SubmissionFacts
+from runlane_server.core.answers import SubmissionFacts
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import (
-    ActivationState,
-    Phase,
-    SessionKey,
-    SessionState,
-    SubmissionFailure,
-    SubmissionState,
-)
+from runlane_server.core.model import SessionKey, SessionState
+from runlane_server.core.words import ActivationState, Phase, SubmissionFailure, SubmissionState
 from runlane_server.runtime.codec import StoredEvent
 from runlane_server.runtime.records import decode_state
 from runlane_server.store.base import (

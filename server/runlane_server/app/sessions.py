@@ -5,13 +5,12 @@ from typing import Any
 
 from runlane_server.app.base import UseCase, session_view
 from runlane_server.app.views import Caller, Result, SessionView
+from runlane_server.core.answers import SessionAnswer, SessionFacts
 from runlane_server.core.commands import (
     CloseSession,
     CreateSession,
     DeleteSession,
     ReopenSession,
-    SessionAnswer,
-    SessionFacts,
     UpdateSession,
 )
 from runlane_server.core.model import SessionKey, SessionRecord

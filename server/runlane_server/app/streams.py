@@ -13,8 +13,9 @@ from runlane_server.app.queries import matches, waiting_for_executor
 from runlane_server.app.views import ControlView, EventQuery, RunView
 from runlane_server.core.admission import allowed_commands
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Phase, SessionKey
+from runlane_server.core.model import SessionKey
 from runlane_server.core.rows import EventType
+from runlane_server.core.words import Phase
 from runlane_server.runtime.bus import DeltaCursor, Hub, Subscription
 from runlane_server.runtime.codec import StoredEvent, decode_group
 from runlane_server.runtime.records import decode_state

@@ -5,7 +5,8 @@ import asyncio
 import structlog
 
 from runlane_server.app.base import UseCase
-from runlane_server.core.model import ActivationState, Run, TimerKind
+from runlane_server.core.model import Run
+from runlane_server.core.words import ActivationState, TimerKind
 from runlane_server.runtime.timers import Alarm
 
 SWEEP_ROWS = 500

@@ -4,16 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from runlane_server.core.commands import CommitAnswer, RunFacts, SessionFacts, SubmissionFacts
-from runlane_server.core.model import (
-    Activation,
-    Command,
-    Content,
-    Fence,
-    Phase,
-    RunOptions,
-    SessionRecord,
-)
+from runlane_server.core.answers import CommitAnswer, RunFacts, SessionFacts, SubmissionFacts
+from runlane_server.core.model import Activation, Content, Fence, RunOptions, SessionRecord
+from runlane_server.core.words import Command, Phase
 from runlane_server.store.base import InteractionRow, MessageRow, ToolCallRow
 
 Item = TypeVar("Item")

@@ -4,7 +4,8 @@ import asyncio
 
 from runlane_server.app.base import Services
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Phase, SessionKey, SubmissionState
+from runlane_server.core.model import SessionKey
+from runlane_server.core.words import Phase, SubmissionState
 from runlane_server.store.base import RunRow
 
 

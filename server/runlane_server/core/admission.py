@@ -6,13 +6,8 @@ Rows and columns are those of the design's table of states. Admission and
 
 from enum import Enum
 
-from runlane_server.core.model import (
-    ActivationState,
-    Command,
-    Mode,
-    SessionState,
-    SessionStatus,
-)
+from runlane_server.core.model import SessionState
+from runlane_server.core.words import ActivationState, Command, Mode, SessionStatus
 
 
 class Column(Enum):

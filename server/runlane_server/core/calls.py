@@ -1,17 +1,6 @@
 """Tool calls in a draft: how far they get, and the message that each gets."""
 
-from runlane_server.core.model import (
-    Author,
-    Content,
-    InteractionClose,
-    InteractionState,
-    Position,
-    Role,
-    TimerKind,
-    ToolCall,
-    ToolCallState,
-    ToolOutcome,
-)
+from runlane_server.core.model import Content, ToolCall
 from runlane_server.core.queues import Queues
 from runlane_server.core.rows import (
     Closer,
@@ -20,6 +9,16 @@ from runlane_server.core.rows import (
     MessageAppended,
     TimerSet,
     ToolCallMoved,
+)
+from runlane_server.core.words import (
+    Author,
+    InteractionClose,
+    InteractionState,
+    Position,
+    Role,
+    TimerKind,
+    ToolCallState,
+    ToolOutcome,
 )
 
 _CLOSERS = {

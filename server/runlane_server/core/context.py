@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from runlane_server.core.admission import allowed_commands
-from runlane_server.core.commands import Answer
+from runlane_server.core.answers import Answer
 from runlane_server.core.draft import Draft
 from runlane_server.core.drafting import NewId
 from runlane_server.core.errors import NotLive, Reason, Refused

@@ -1,18 +1,20 @@
 """Control of the live run: pause, answer, restore, settle by hand."""
 
 from runlane_server.core.admission import TABLE, Cell, Column, column
-from runlane_server.core.commands import (
-    AnswerInteraction,
+from runlane_server.core.answers import (
     InteractionAnswered,
     InteractionFacts,
-    InterruptRun,
     PauseAnswer,
     PauseReceipt,
-    PauseRun,
     RestoreAnswer,
     RestoreOutcome,
-    RestoreRun,
     RunAnswer,
+)
+from runlane_server.core.commands import (
+    AnswerInteraction,
+    InterruptRun,
+    PauseRun,
+    RestoreRun,
     SettleRun,
     UnpauseRun,
 )
@@ -20,25 +22,7 @@ from runlane_server.core.context import Context, Decision, decided, named_run, n
 from runlane_server.core.draft import Draft
 from runlane_server.core.drafting import live_run_facts
 from runlane_server.core.errors import NotLive, NotOpen, Reason, Refused
-from runlane_server.core.model import (
-    AbandonReason,
-    ActivationKind,
-    Command,
-    Failure,
-    InteractionState,
-    Phase,
-    PromptKind,
-    Run,
-    RunFailure,
-    SessionState,
-    SessionStatus,
-    StopReason,
-    SubmissionFailure,
-    TimerKind,
-    ToolErrorPolicy,
-    ToolOutcome,
-    Wait,
-)
+from runlane_server.core.model import Failure, Run, SessionState, Wait
 from runlane_server.core.recovery import end_by_force, recover
 from runlane_server.core.rows import (
     ActivationDequeued,
@@ -46,6 +30,21 @@ from runlane_server.core.rows import (
     InteractionSettled,
     RunMoved,
     TimerSet,
+)
+from runlane_server.core.words import (
+    AbandonReason,
+    ActivationKind,
+    Command,
+    InteractionState,
+    Phase,
+    PromptKind,
+    RunFailure,
+    SessionStatus,
+    StopReason,
+    SubmissionFailure,
+    TimerKind,
+    ToolErrorPolicy,
+    ToolOutcome,
 )
 
 

@@ -8,32 +8,10 @@ alone.
 from dataclasses import replace
 from typing import Any
 
+from runlane_server.core.answers import SubmissionFacts
 from runlane_server.core.calls import Calls
-from runlane_server.core.commands import SubmissionFacts
 from runlane_server.core.drafting import live_run_facts
-from runlane_server.core.model import (
-    AbandonReason,
-    Activation,
-    ActivationKind,
-    ActivationState,
-    Author,
-    Cancellation,
-    Content,
-    EndReason,
-    Failure,
-    InteractionClose,
-    Mode,
-    Phase,
-    Position,
-    Role,
-    Route,
-    Run,
-    RunOptions,
-    StopReason,
-    SubmissionFailure,
-    SubmissionState,
-    TimerKind,
-)
+from runlane_server.core.model import Activation, Cancellation, Content, Failure, Run, RunOptions
 from runlane_server.core.rows import (
     ActivationDequeued,
     ActivationQueued,
@@ -44,6 +22,23 @@ from runlane_server.core.rows import (
     RunInserted,
     RunMoved,
     TimerSet,
+)
+from runlane_server.core.words import (
+    AbandonReason,
+    ActivationKind,
+    ActivationState,
+    Author,
+    EndReason,
+    InteractionClose,
+    Mode,
+    Phase,
+    Position,
+    Role,
+    Route,
+    StopReason,
+    SubmissionFailure,
+    SubmissionState,
+    TimerKind,
 )
 
 

@@ -7,9 +7,10 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from runlane_server.core.commands import RunFacts, SessionFacts
-from runlane_server.core.model import ActivationState, Rules, Run, SessionState
+from runlane_server.core.answers import RunFacts, SessionFacts
+from runlane_server.core.model import Rules, Run, SessionState
 from runlane_server.core.rows import Event, EventType, MessageAppended, Row
+from runlane_server.core.words import ActivationState
 
 NewId = Callable[[str], str]
 """Makes an id from its prefix (`run`, `sub`, `act`, `mst`); passed in, so that the core has

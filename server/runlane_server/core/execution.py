@@ -2,43 +2,21 @@
 
 from typing import Any
 
+from runlane_server.core.answers import CommitAnswer, OperationResult
 from runlane_server.core.commands import (
     ClaimToolCalls,
-    CommitAnswer,
     CommitModelStep,
     CommitRun,
     CommitToolResults,
     Finish,
     FinishKind,
-    OperationResult,
     ReserveModelStep,
     Suspend,
 )
 from runlane_server.core.draft import Draft
 from runlane_server.core.drafting import live_run_facts
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import (
-    ActivationKind,
-    ActivationState,
-    Author,
-    EndReason,
-    Failure,
-    Fence,
-    Phase,
-    Position,
-    Role,
-    Run,
-    RunFailure,
-    StopReason,
-    SubmissionFailure,
-    TimerKind,
-    ToolCall,
-    ToolCallState,
-    ToolErrorPolicy,
-    ToolOutcome,
-    ToolUse,
-    Wait,
-)
+from runlane_server.core.model import Failure, Fence, Run, ToolCall, ToolUse, Wait
 from runlane_server.core.rows import (
     EventType,
     InteractionInserted,
@@ -47,6 +25,22 @@ from runlane_server.core.rows import (
     RunMoved,
     TimerSet,
     ToolCallInserted,
+)
+from runlane_server.core.words import (
+    ActivationKind,
+    ActivationState,
+    Author,
+    EndReason,
+    Phase,
+    Position,
+    Role,
+    RunFailure,
+    StopReason,
+    SubmissionFailure,
+    TimerKind,
+    ToolCallState,
+    ToolErrorPolicy,
+    ToolOutcome,
 )
 
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from runlane_server.core.admission import SUBMIT_COMMANDS, TABLE, Cell, column
-from runlane_server.core.commands import SubmissionFacts, Submit, SubmitAnswer, WithdrawSubmission
+from runlane_server.core.answers import SubmissionFacts, SubmitAnswer
+from runlane_server.core.commands import Submit, WithdrawSubmission
 from runlane_server.core.context import (
     Context,
     Decision,
@@ -16,20 +17,9 @@ from runlane_server.core.context import (
 from runlane_server.core.control import cancel
 from runlane_server.core.draft import Draft
 from runlane_server.core.errors import NotPending, Reason, Refused, invalid
-from runlane_server.core.model import (
-    Content,
-    Mode,
-    OnMiss,
-    Queued,
-    Rank,
-    Route,
-    Rules,
-    RunOptions,
-    SessionState,
-    SessionStatus,
-    SubmissionState,
-)
+from runlane_server.core.model import Content, Queued, Rules, RunOptions, SessionState
 from runlane_server.core.rows import EventType, SubmissionSettled
+from runlane_server.core.words import Mode, OnMiss, Rank, Route, SessionStatus, SubmissionState
 
 
 def submit(state: SessionState | None, command: Submit, ctx: Context) -> Decision:

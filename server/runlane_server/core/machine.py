@@ -14,6 +14,7 @@ from runlane_server.core.admission import (
     Column,
     column,
 )
+from runlane_server.core.answers import LeaseAnswer
 from runlane_server.core.commands import (
     AnswerInteraction,
     CloseSession,
@@ -22,7 +23,6 @@ from runlane_server.core.commands import (
     DeleteSession,
     InterruptRun,
     LeaseActivation,
-    LeaseAnswer,
     PauseRun,
     ReopenSession,
     RestoreRun,
@@ -50,18 +50,7 @@ from runlane_server.core.draft import Draft
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.execution import commit_run
 from runlane_server.core.inputs import submit, withdraw
-from runlane_server.core.model import (
-    AbandonReason,
-    ActivationState,
-    Failure,
-    Fence,
-    Position,
-    Run,
-    RunFailure,
-    SessionState,
-    StopReason,
-    TimerKind,
-)
+from runlane_server.core.model import Failure, Fence, Run, SessionState
 from runlane_server.core.recovery import end_by_force, lose_lease
 from runlane_server.core.rows import (
     ActivationDequeued,
@@ -75,6 +64,14 @@ from runlane_server.core.sessions import (
     delete_session,
     reopen_session,
     update_session,
+)
+from runlane_server.core.words import (
+    AbandonReason,
+    ActivationState,
+    Position,
+    RunFailure,
+    StopReason,
+    TimerKind,
 )
 
 

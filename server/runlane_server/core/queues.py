@@ -1,25 +1,24 @@
 """Queues in a draft: pending input, its delivery, and its other ends."""
 
-from runlane_server.core.commands import SubmissionFacts
+from runlane_server.core.answers import SubmissionFacts
 from runlane_server.core.drafting import DraftBase
-from runlane_server.core.model import (
-    Author,
-    Content,
-    OnMiss,
-    Position,
-    Queued,
-    Rank,
-    Role,
-    Route,
-    SubmissionFailure,
-    SubmissionState,
-)
+from runlane_server.core.model import Content, Queued
 from runlane_server.core.rows import (
     EventType,
     MessageAppended,
     SubmissionInserted,
     SubmissionMoved,
     SubmissionSettled,
+)
+from runlane_server.core.words import (
+    Author,
+    OnMiss,
+    Position,
+    Rank,
+    Role,
+    Route,
+    SubmissionFailure,
+    SubmissionState,
 )
 
 

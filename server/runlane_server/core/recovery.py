@@ -1,12 +1,12 @@
 """What becomes of a run whose executor is lost, decided from committed facts alone."""
 
 from runlane_server.core.draft import Draft
-from runlane_server.core.model import (
+from runlane_server.core.model import Activation, Failure
+from runlane_server.core.rows import EventType, RunMoved
+from runlane_server.core.words import (
     AbandonReason,
-    Activation,
     ActivationKind,
     ActivationState,
-    Failure,
     Phase,
     Position,
     Recovery,
@@ -15,7 +15,6 @@ from runlane_server.core.model import (
     SubmissionFailure,
     ToolCallState,
 )
-from runlane_server.core.rows import EventType, RunMoved
 
 
 def end_by_force(

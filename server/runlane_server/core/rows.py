@@ -8,10 +8,15 @@ from enum import IntEnum
 from typing import Any
 
 from runlane_server.core.model import (
-    Author,
     Cancellation,
     Content,
     Failure,
+    RunOptions,
+    SessionRecord,
+    Usage,
+)
+from runlane_server.core.words import (
+    Author,
     InteractionClose,
     InteractionState,
     Mode,
@@ -19,15 +24,12 @@ from runlane_server.core.model import (
     PromptKind,
     Role,
     Route,
-    RunOptions,
-    SessionRecord,
     StopReason,
     SubmissionFailure,
     SubmissionState,
     TimerKind,
     ToolCallState,
     ToolOutcome,
-    Usage,
 )
 
 

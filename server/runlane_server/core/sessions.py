@@ -3,14 +3,13 @@
 from typing import Any
 
 from runlane_server.core.admission import TABLE, Cell, column
+from runlane_server.core.answers import ForkAnswer, SessionAnswer
 from runlane_server.core.commands import (
     CloseSession,
     CreateSession,
     DeleteSession,
-    ForkAnswer,
     ForkSession,
     ReopenSession,
-    SessionAnswer,
     UpdateSession,
 )
 from runlane_server.core.context import (
@@ -26,14 +25,7 @@ from runlane_server.core.draft import Draft
 from runlane_server.core.drafting import session_facts
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.inputs import resolve_options
-from runlane_server.core.model import (
-    ActivationState,
-    Command,
-    Mode,
-    SessionState,
-    SessionStatus,
-    TimerKind,
-)
+from runlane_server.core.model import SessionState
 from runlane_server.core.rows import (
     ActivationDequeued,
     EventType,
@@ -43,6 +35,7 @@ from runlane_server.core.rows import (
     SessionUpdated,
     TimerSet,
 )
+from runlane_server.core.words import ActivationState, Command, Mode, SessionStatus, TimerKind
 
 
 def create_session(state: SessionState | None, command: CreateSession, ctx: Context) -> Decision:

@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from runlane_server.core.model import Delta, DeltaKind, SessionKey
+from runlane_server.core.model import Delta, SessionKey
 from runlane_server.core.rows import EventType
+from runlane_server.core.words import DeltaKind
 from runlane_server.runtime.codec import decode_group
 from runlane_server.store.base import EventGroup
 

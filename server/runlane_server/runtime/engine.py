@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from runlane_server.core.commands import Answer
+from runlane_server.core.answers import Answer
 from runlane_server.core.context import Context, Decision
 from runlane_server.core.drafting import NewId
 from runlane_server.core.errors import Reason, Refused

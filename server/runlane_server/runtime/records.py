@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from runlane_server.core.commands import (
+from runlane_server.core.answers import (
     Answer,
     CommitAnswer,
     DrainAnswer,

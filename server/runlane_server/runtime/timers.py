@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from runlane_server.core.model import SessionKey, TimerKind
+from runlane_server.core.model import SessionKey
 from runlane_server.core.rows import ActivationQueued, LeaseDropped, LeasePut, Row, TimerSet
+from runlane_server.core.words import TimerKind
 from runlane_server.runtime.engine import Time
 from runlane_server.store.base import LiveLease, QueuedActivation, StoredTimer
 

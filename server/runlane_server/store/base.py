@@ -9,21 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from runlane_server.core.model import (
+from runlane_server.core.model import SessionKey, SessionRecord
+from runlane_server.core.rows import Row
+from runlane_server.core.words import (
     InteractionState,
     Mode,
     Phase,
     PromptKind,
     Route,
-    SessionKey,
-    SessionRecord,
     SessionStatus,
     StopReason,
     SubmissionState,
     TimerKind,
     ToolCallState,
 )
-from runlane_server.core.rows import Row
 
 # --- what is written -------------------------------------------------------
 

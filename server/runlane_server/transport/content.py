@@ -12,7 +12,8 @@ from google.protobuf.message import Message
 from runlane.v1 import message_pb2
 
 from runlane_server.core.errors import Reason, Refused, invalid
-from runlane_server.core.model import Content, ToolOutcome, ToolUse
+from runlane_server.core.model import Content, ToolUse
+from runlane_server.core.words import ToolOutcome
 from runlane_server.transport.values import check_json
 
 CONTENT_BYTES_MAX = 3 * 1024 * 1024

@@ -5,9 +5,9 @@ import asyncio
 from runlane.v1 import session_service_pb2 as pb
 
 from runlane_server.app.views import Result
-from runlane_server.core.commands import InteractionAnswered
+from runlane_server.core.answers import InteractionAnswered
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import PromptKind
+from runlane_server.core.words import PromptKind
 from runlane_server.store.base import InteractionRow
 from runlane_server.transport import interactions, requests, responses
 from runlane_server.transport.binding import Call

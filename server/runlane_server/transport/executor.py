@@ -11,7 +11,7 @@ from runlane.v1 import interaction_pb2
 from runlane_server.app.views import LeasedView
 from runlane_server.core.commands import CommitModelStep, CommitRun, Suspend
 from runlane_server.core.errors import Refused, invalid
-from runlane_server.core.model import PromptKind
+from runlane_server.core.words import PromptKind
 from runlane_server.transport import requests, responses
 from runlane_server.transport.binding import Call, close
 from runlane_server.transport.codec import repeated

@@ -6,7 +6,7 @@ from runlane.v1 import history_service_pb2 as pb
 from runlane.v1 import session_pb2
 
 from runlane_server.app.views import RunView, SessionView, SubmissionView
-from runlane_server.core.model import InteractionState, Phase, Role, SubmissionState
+from runlane_server.core.words import InteractionState, Phase, Role, SubmissionState
 from runlane_server.store.base import InteractionRow, SessionOrder
 from runlane_server.transport import requests, responses
 from runlane_server.transport.binding import Call, close

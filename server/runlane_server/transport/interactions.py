@@ -12,12 +12,8 @@ from runlane.v1 import executor_service_pb2, interaction_pb2
 
 from runlane_server.core.commands import AnswerInteraction, Suspend, Verdict
 from runlane_server.core.errors import Reason, Refused, invalid
-from runlane_server.core.model import (
-    Content,
-    InteractionState,
-    PromptKind,
-    ToolOutcome,
-)
+from runlane_server.core.model import Content
+from runlane_server.core.words import InteractionState, PromptKind, ToolOutcome
 from runlane_server.store.base import InteractionRow
 from runlane_server.transport.content import text_result
 from runlane_server.transport.values import check_json, duration_micros

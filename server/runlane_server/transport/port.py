@@ -19,28 +19,31 @@ from runlane_server.app.views import (
     SessionView,
     SubmissionView,
 )
+from runlane_server.core.answers import (
+    DrainAnswer,
+    ForkAnswer,
+    InteractionAnswered,
+    PauseAnswer,
+    RestoreAnswer,
+    RunAnswer,
+    RunFacts,
+    SessionAnswer,
+    SubmitAnswer,
+)
 from runlane_server.core.commands import (
     AnswerInteraction,
     CloseSession,
     CommitRun,
     CreateSession,
     DeleteSession,
-    DrainAnswer,
-    ForkAnswer,
-    InteractionAnswered,
-    PauseAnswer,
     ReopenSession,
-    RestoreAnswer,
     RestoreRun,
-    RunAnswer,
-    RunFacts,
-    SessionAnswer,
     SettleRun,
     Submit,
-    SubmitAnswer,
     UpdateSession,
 )
-from runlane_server.core.model import Delta, Fence, InteractionState, Phase, SubmissionState
+from runlane_server.core.model import Delta, Fence
+from runlane_server.core.words import InteractionState, Phase, SubmissionState
 from runlane_server.store.base import InteractionRow, MessageRow, SessionFilter, ToolCallRow
 
 Cursor = tuple[int, str]

@@ -41,21 +41,23 @@ from runlane_server.core.errors import Refused, invalid
 from runlane_server.core.model import (
     Content,
     Delta,
-    DeltaKind,
     Failure,
     Fence,
+    RunLimits,
+    RunOptions,
+    SessionRecord,
+    Usage,
+)
+from runlane_server.core.words import (
+    DeltaKind,
     Mode,
     OnMiss,
     Recovery,
     RunFailure,
-    RunLimits,
-    RunOptions,
-    SessionRecord,
     SessionStatus,
     StopReason,
     ToolErrorPolicy,
     ToolOutcome,
-    Usage,
 )
 from runlane_server.store.base import SessionFilter, SessionOrder
 from runlane_server.transport.content import (

@@ -28,17 +28,15 @@ from runlane_server.app.views import (
     SessionView,
     SubmissionView,
 )
+from runlane_server.core.answers import InteractionFacts, OperationResult, RunFacts, SubmissionFacts
 from runlane_server.core.commands import (
     ClaimToolCalls,
     CommitModelStep,
-    InteractionFacts,
     Operation,
-    OperationResult,
     ReserveModelStep,
-    RunFacts,
-    SubmissionFacts,
 )
-from runlane_server.core.model import Activation, Delta, Fence, Phase, ToolCallState, Usage
+from runlane_server.core.model import Activation, Delta, Fence, Usage
+from runlane_server.core.words import Phase, ToolCallState
 from runlane_server.store.base import InteractionRow, ToolCallRow
 from runlane_server.transport.values import SEND_BYTES_MAX, length_delimited, timestamp
 

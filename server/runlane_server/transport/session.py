@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from runlane.v1 import session_service_pb2 as pb
 
 from runlane_server.core.commands import ReopenSession
-from runlane_server.core.model import Phase
+from runlane_server.core.words import Phase
 from runlane_server.transport import requests, responses
 from runlane_server.transport.binding import Call
 from runlane_server.transport.control import ControlCalls

@@ -9,7 +9,8 @@ from runlane_server.app.upkeep import Upkeep
 from runlane_server.app.views import ForkRequest
 from runlane_server.core.commands import Submit
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Mode, RunOptions, SessionKey
+from runlane_server.core.model import RunOptions, SessionKey
+from runlane_server.core.words import Mode
 from runlane_server.runtime.timers import Alarm
 from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
 from support.gate import Gate, until, yielded

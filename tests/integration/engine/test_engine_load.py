@@ -8,7 +8,8 @@ from runlane_server.app.upkeep import Upkeep
 from runlane_server.app.views import ForkRequest
 from runlane_server.core.commands import ReopenSession, Submit
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Mode, Rules, RunLimits, RunOptions, SessionKey, TimerKind
+from runlane_server.core.model import Rules, RunLimits, RunOptions, SessionKey
+from runlane_server.core.words import Mode, TimerKind
 from runlane_server.runtime.timers import Alarm
 from support.gate import yielded
 from support.lane import KEY

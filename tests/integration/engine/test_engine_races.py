@@ -13,15 +13,8 @@ from runlane_server.core.commands import (
     Submit,
 )
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import (
-    Mode,
-    OnMiss,
-    Rules,
-    RunLimits,
-    RunOptions,
-    SessionRecord,
-    SubmissionState,
-)
+from runlane_server.core.model import Rules, RunLimits, RunOptions, SessionRecord
+from runlane_server.core.words import Mode, OnMiss, SubmissionState
 from support.steps import COMPLETED, LEASE, answer, text
 from support.world import World
 

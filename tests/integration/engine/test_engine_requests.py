@@ -7,7 +7,8 @@ import pytest
 from runlane_server.app.views import ForkRequest
 from runlane_server.core.commands import CommitRun, CreateSession, ReopenSession, Submit
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Mode, SessionRecord
+from runlane_server.core.model import SessionRecord
+from runlane_server.core.words import Mode
 from support.gate import Gate, yielded
 from support.lane import KEY
 from support.steps import (

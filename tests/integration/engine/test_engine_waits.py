@@ -5,23 +5,10 @@ import random
 from collections import Counter
 
 import pytest
-from runlane_server.core.commands import (
-    CommitRun,
-    CreateSession,
-    RestoreRun,
-    Submit,
-)
+from runlane_server.core.commands import CommitRun, CreateSession, RestoreRun, Submit
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import (
-    InteractionState,
-    Mode,
-    RunFailure,
-    RunLimits,
-    RunOptions,
-    SessionRecord,
-    StopReason,
-    ToolCallState,
-)
+from runlane_server.core.model import RunLimits, RunOptions, SessionRecord
+from runlane_server.core.words import InteractionState, Mode, RunFailure, StopReason, ToolCallState
 from support.lane import KEY
 from support.steps import (
     COMPLETED,
@@ -322,7 +309,7 @@ async def test_what_ends_a_back_off_by_hand(world: World):
 @pytest.mark.asyncio
 async def test_stalled_runs_are_listed_until_somebody_does_something(file_world: World):
     world = file_world
-    from runlane_server.core.model import Recovery
+    from runlane_server.core.words import Recovery
 
     manual = put("first", Mode.START, options=RunOptions(recovery=Recovery.MANUAL))
     ways = {

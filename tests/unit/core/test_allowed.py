@@ -8,16 +8,8 @@ import pytest
 from runlane_server.core.admission import Column, allowed_commands, column
 from runlane_server.core.commands import WithdrawSubmission
 from runlane_server.core.errors import Refused
-from runlane_server.core.model import (
-    Command,
-    Mode,
-    PromptKind,
-    Recovery,
-    RunLimits,
-    RunOptions,
-    SessionState,
-    StopReason,
-)
+from runlane_server.core.model import RunLimits, RunOptions, SessionState
+from runlane_server.core.words import Command, Mode, PromptKind, Recovery, StopReason
 from support.allowed import TRIES, check_allowed, pending
 from support.lane import Lane
 from support.steps import (

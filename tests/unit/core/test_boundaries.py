@@ -4,17 +4,9 @@ from dataclasses import replace
 
 import pytest
 from runlane_server.core.commands import Finish, FinishKind
-from runlane_server.core.model import (
-    Author,
-    Failure,
-    Mode,
-    Role,
-    RunFailure,
-    RunLimits,
-    RunOptions,
-    Usage,
-)
+from runlane_server.core.model import Failure, RunLimits, RunOptions, Usage
 from runlane_server.core.rows import LeasePut, RunEnded
+from runlane_server.core.words import Author, Mode, Role, RunFailure
 from support.lane import Lane
 from support.steps import (
     CANCELLED,

@@ -3,15 +3,9 @@
 import pytest
 from runlane_server.core.errors import Reason
 from runlane_server.core.machine import decide_due
-from runlane_server.core.model import (
-    AbandonReason,
-    Mode,
-    RunFailure,
-    RunLimits,
-    RunOptions,
-    TimerKind,
-)
+from runlane_server.core.model import RunLimits, RunOptions
 from runlane_server.core.rows import LeaseDropped, TimerSet
+from runlane_server.core.words import AbandonReason, Mode, RunFailure, TimerKind
 from support.lane import START, Lane
 from support.steps import (
     COMPLETED,

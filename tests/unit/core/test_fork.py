@@ -3,8 +3,9 @@
 import pytest
 from runlane_server.core.commands import ForkSession
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Mode, RunOptions, SessionKey, SessionRecord
+from runlane_server.core.model import RunOptions, SessionKey, SessionRecord
 from runlane_server.core.sessions import decide_fork
+from runlane_server.core.words import Mode
 from runlane_server.runtime.records import encode_state
 from support.lane import Lane
 from support.steps import (

@@ -6,19 +6,9 @@ import pytest
 from runlane_server.core.commands import CreateSession, Submit
 from runlane_server.core.errors import Reason
 from runlane_server.core.inputs import resolve_options
-from runlane_server.core.model import (
-    Mode,
-    OnMiss,
-    Rank,
-    Recovery,
-    Route,
-    Rules,
-    RunLimits,
-    RunOptions,
-    SessionRecord,
-    ToolErrorPolicy,
-)
+from runlane_server.core.model import Rules, RunLimits, RunOptions, SessionRecord
 from runlane_server.core.rows import SubmissionInserted
+from runlane_server.core.words import Mode, OnMiss, Rank, Recovery, Route, ToolErrorPolicy
 from support.lane import Lane
 from support.steps import (
     AGENT,

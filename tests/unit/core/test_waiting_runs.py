@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from runlane_server.core.admission import Column, allowed_commands, column
+from runlane_server.core.answers import PauseReceipt, RestoreOutcome
 from runlane_server.core.commands import (
     AnswerInteraction,
     ClaimToolCalls,
@@ -16,11 +17,9 @@ from runlane_server.core.commands import (
     FinishKind,
     InterruptRun,
     LeaseActivation,
-    PauseReceipt,
     PauseRun,
     Release,
     ReserveModelStep,
-    RestoreOutcome,
     RestoreRun,
     SettleRun,
     Submit,
@@ -33,30 +32,13 @@ from runlane_server.core.context import Context
 from runlane_server.core.errors import NotOpen, Reason, Refused
 from runlane_server.core.machine import decide, decide_due
 from runlane_server.core.model import (
-    ActivationKind,
-    ActivationState,
-    Author,
-    Command,
     Content,
     Fence,
-    Mode,
-    OnMiss,
-    Phase,
-    Position,
-    PromptKind,
-    Recovery,
-    Role,
     Rules,
-    RunFailure,
     RunLimits,
     RunOptions,
     SessionKey,
     SessionRecord,
-    StopReason,
-    SubmissionState,
-    ToolCallState,
-    ToolErrorPolicy,
-    ToolOutcome,
     ToolUse,
     Usage,
 )
@@ -66,6 +48,25 @@ from runlane_server.core.rows import (
     MessageAppended,
     RunEnded,
     SubmissionSettled,
+)
+from runlane_server.core.words import (
+    ActivationKind,
+    ActivationState,
+    Author,
+    Command,
+    Mode,
+    OnMiss,
+    Phase,
+    Position,
+    PromptKind,
+    Recovery,
+    Role,
+    RunFailure,
+    StopReason,
+    SubmissionState,
+    ToolCallState,
+    ToolErrorPolicy,
+    ToolOutcome,
 )
 
 SECOND = 1_000_000

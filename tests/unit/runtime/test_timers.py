@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from runlane_server.app.waiting import wait_for_end
-from runlane_server.core.model import TimerKind
 from runlane_server.core.rows import ActivationQueued, LeaseDropped, LeasePut, TimerSet
+from runlane_server.core.words import TimerKind
 from runlane_server.runtime.timers import Timers
 from runlane_server.store.base import LiveLease, QueuedActivation, StoredTimer
 from support.gate import until, yielded

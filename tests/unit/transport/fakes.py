@@ -19,7 +19,7 @@ from runlane_server.app.views import (
     SessionView,
     SubmissionView,
 )
-from runlane_server.core.commands import (
+from runlane_server.core.answers import (
     CommitAnswer,
     DrainAnswer,
     ForkAnswer,
@@ -40,11 +40,19 @@ from runlane_server.core.commands import (
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.model import (
     Activation,
+    Content,
+    Fence,
+    RunLimits,
+    RunOptions,
+    SessionRecord,
+    ToolCall,
+    Usage,
+)
+from runlane_server.core.rows import Event, EventType, MessageAppended
+from runlane_server.core.words import (
     ActivationKind,
     Author,
     Command,
-    Content,
-    Fence,
     InteractionState,
     Mode,
     Phase,
@@ -52,18 +60,12 @@ from runlane_server.core.model import (
     PromptKind,
     Role,
     Route,
-    RunLimits,
-    RunOptions,
-    SessionRecord,
     SessionStatus,
     StopReason,
     SubmissionState,
-    ToolCall,
     ToolCallState,
     ToolOutcome,
-    Usage,
 )
-from runlane_server.core.rows import Event, EventType, MessageAppended
 from runlane_server.store.base import InteractionRow, MessageRow, ToolCallRow
 from runlane_server.transport.codec import ProtoCodec
 from runlane_server.transport.content import input_content, text_result

@@ -12,7 +12,7 @@ from runlane.v1 import (
     submission_pb2,
 )
 from runlane_server.app.views import ControlView
-from runlane_server.core import commands, model
+from runlane_server.core import answers, model, words
 from runlane_server.core.rows import Closer, Event, EventType, MessageAppended
 from runlane_server.transport.content import text_result
 from runlane_server.transport.requests import options
@@ -25,11 +25,11 @@ BODIES = {
     EventType.SESSION_REOPENED: {},
     EventType.SESSION_FORKED: {"source_session_id": "a", "source_run_id": "r", "session_id": "b", "message_count": 1},
     EventType.SESSION_DELETED: {},
-    EventType.SUBMISSION_PENDING: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER},
-    EventType.SUBMISSION_MOVED: {"submission_id": "s", "from_run_id": "r", "mode": model.Mode.STEER},
-    EventType.SUBMISSION_DELIVERED: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER, "message_number": 4},
-    EventType.SUBMISSION_FAILED: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER, "reason": model.SubmissionFailure.SESSION_CLOSED},
-    EventType.SUBMISSION_WITHDRAWN: {"submission_id": "s", "mode": model.Mode.STEER, "route": model.Route.STEER},
+    EventType.SUBMISSION_PENDING: {"submission_id": "s", "mode": words.Mode.STEER, "route": words.Route.STEER},
+    EventType.SUBMISSION_MOVED: {"submission_id": "s", "from_run_id": "r", "mode": words.Mode.STEER},
+    EventType.SUBMISSION_DELIVERED: {"submission_id": "s", "mode": words.Mode.STEER, "route": words.Route.STEER, "message_number": 4},
+    EventType.SUBMISSION_FAILED: {"submission_id": "s", "mode": words.Mode.STEER, "route": words.Route.STEER, "reason": words.SubmissionFailure.SESSION_CLOSED},
+    EventType.SUBMISSION_WITHDRAWN: {"submission_id": "s", "mode": words.Mode.STEER, "route": words.Route.STEER},
     EventType.RUN_CREATED: {"submission_id": "s", "agent": "a"},
     EventType.RUN_WAITING: {"interaction_id": "i"},
     EventType.RUN_CANCELLATION_REQUESTED: {"replaced": True},
@@ -38,22 +38,22 @@ BODIES = {
     EventType.RUN_UNPAUSED: {},
     EventType.RUN_RECOVERING: {"recoveries": 2, "not_before_time": NOW + 1},
     EventType.RUN_STALLED: {},
-    EventType.RUN_TERMINAL: {"stop_reason": model.StopReason.OUTCOME_UNKNOWN, "cause": model.StopReason.FAILED, "failure_reason": model.RunFailure.EXECUTOR_ERROR, "output_message_number": 2, "message_cutoff": 3},
+    EventType.RUN_TERMINAL: {"stop_reason": words.StopReason.OUTCOME_UNKNOWN, "cause": words.StopReason.FAILED, "failure_reason": words.RunFailure.EXECUTOR_ERROR, "output_message_number": 2, "message_cutoff": 3},
     EventType.ACTIVATION_QUEUED: {"kind": 1, "agent": "a"},
     EventType.ACTIVATION_LEASED: {"executor_id": "e"},
-    EventType.ACTIVATION_ENDED: {"reason": model.EndReason.RELEASED},
-    EventType.ACTIVATION_ABANDONED: {"reason": model.AbandonReason.LEASE_EXPIRED},
-    EventType.MESSAGE_APPENDED: {"number": 1, "role": model.Role.USER, "author": model.Author.STEER, "step": 1, "submission_id": "s", "model_stream_id": "m"},
+    EventType.ACTIVATION_ENDED: {"reason": words.EndReason.RELEASED},
+    EventType.ACTIVATION_ABANDONED: {"reason": words.AbandonReason.LEASE_EXPIRED},
+    EventType.MESSAGE_APPENDED: {"number": 1, "role": words.Role.USER, "author": words.Author.STEER, "step": 1, "submission_id": "s", "model_stream_id": "m"},
     EventType.MODEL_STEP_RESERVED: {"step": 1, "model_stream_id": "m"},
     EventType.MODEL_STEP_COMMITTED: {"step": 1, "model_stream_id": "m", "usage": model.Usage(1, 2, 3, 4, 5), "model": "gpt", "finish_reason": "stop"},
     EventType.TOOL_CALL_PREPARED: {"tool_call_id": "c", "name": "n", "ordinal": 1},
     EventType.TOOL_CALL_CLAIMED: {"tool_call_id": "c", "idempotent": True},
-    EventType.TOOL_CALL_COMMITTED: {"tool_call_id": "c", "outcome": model.ToolOutcome.REJECTED},
+    EventType.TOOL_CALL_COMMITTED: {"tool_call_id": "c", "outcome": words.ToolOutcome.REJECTED},
     EventType.TOOL_CALL_OUTCOME_UNKNOWN: {"tool_call_id": "c"},
     EventType.TOOL_CALL_CANCELLED: {"tool_call_id": "c"},
     EventType.INTERACTION_OPENED: {"interaction_id": "i", "version": 1, "expire_time": NOW + 1},
     EventType.INTERACTION_ANSWERED: {"interaction_id": "i", "version": 1},
-    EventType.INTERACTION_CLOSED: {"interaction_id": "i", "reason": model.InteractionClose.EXPIRED},
+    EventType.INTERACTION_CLOSED: {"interaction_id": "i", "reason": words.InteractionClose.EXPIRED},
 }  # fmt: skip
 
 
@@ -107,32 +107,32 @@ def test_every_kind_of_event_is_one_of_the_proto():
 @pytest.mark.parametrize(
     ("core", "enum", "prefix"),
     [
-        (model.SessionStatus, session_pb2.Session.State, "STATE_"),
-        (model.Mode, submission_pb2.Submission.Mode, "MODE_"),
-        (model.Route, submission_pb2.Submission.Route, "ROUTE_"),
-        (model.SubmissionState, submission_pb2.Submission.State, "STATE_"),
-        (model.OnMiss, submission_pb2.Submission.OnMiss, "ON_MISS_"),
-        (model.SubmissionFailure, submission_pb2.Submission.FailureReason, "FAILURE_REASON_"),
-        (model.Phase, run_pb2.Run.Phase, "PHASE_"),
-        (model.Position, run_pb2.Run.Position, "POSITION_"),
-        (model.StopReason, run_pb2.Run.StopReason, "STOP_REASON_"),
-        (model.RunFailure, run_pb2.RunFailure.Reason, "REASON_"),
-        (model.ActivationKind, run_pb2.Activation.Kind, "KIND_"),
-        (model.Recovery, run_pb2.Recovery, "RECOVERY_"),
-        (model.ToolErrorPolicy, run_pb2.ToolErrorPolicy, "TOOL_ERROR_POLICY_"),
-        (model.ToolOutcome, message_pb2.ToolResult.Outcome, "OUTCOME_"),
-        (model.ToolCallState, executor_service_pb2.ToolCall.State, "STATE_"),
-        (model.InteractionState, interaction_pb2.Interaction.State, "STATE_"),
-        (model.InteractionClose, interaction_pb2.Interaction.CloseReason, "CLOSE_REASON_"),
-        (commands.PauseReceipt, session_service_pb2.PauseReceipt, "PAUSE_RECEIPT_"),
-        (commands.RestoreOutcome, session_service_pb2.RestoreRunResponse.Outcome, "OUTCOME_"),
-        (model.ActivationState, run_pb2.Activation.State, "STATE_"),
-        (model.EndReason, event_pb2.ActivationEnded.Reason, "REASON_"),
-        (model.AbandonReason, event_pb2.ActivationAbandoned.Reason, "REASON_"),
-        (model.Role, message_pb2.Message.Role, "ROLE_"),
-        (model.Author, message_pb2.Message.Author, "AUTHOR_"),
-        (model.Command, session_pb2.Command, "COMMAND_"),
-        (model.DeltaKind, event_pb2.Delta.Kind, "KIND_"),
+        (words.SessionStatus, session_pb2.Session.State, "STATE_"),
+        (words.Mode, submission_pb2.Submission.Mode, "MODE_"),
+        (words.Route, submission_pb2.Submission.Route, "ROUTE_"),
+        (words.SubmissionState, submission_pb2.Submission.State, "STATE_"),
+        (words.OnMiss, submission_pb2.Submission.OnMiss, "ON_MISS_"),
+        (words.SubmissionFailure, submission_pb2.Submission.FailureReason, "FAILURE_REASON_"),
+        (words.Phase, run_pb2.Run.Phase, "PHASE_"),
+        (words.Position, run_pb2.Run.Position, "POSITION_"),
+        (words.StopReason, run_pb2.Run.StopReason, "STOP_REASON_"),
+        (words.RunFailure, run_pb2.RunFailure.Reason, "REASON_"),
+        (words.ActivationKind, run_pb2.Activation.Kind, "KIND_"),
+        (words.Recovery, run_pb2.Recovery, "RECOVERY_"),
+        (words.ToolErrorPolicy, run_pb2.ToolErrorPolicy, "TOOL_ERROR_POLICY_"),
+        (words.ToolOutcome, message_pb2.ToolResult.Outcome, "OUTCOME_"),
+        (words.ToolCallState, executor_service_pb2.ToolCall.State, "STATE_"),
+        (words.InteractionState, interaction_pb2.Interaction.State, "STATE_"),
+        (words.InteractionClose, interaction_pb2.Interaction.CloseReason, "CLOSE_REASON_"),
+        (answers.PauseReceipt, session_service_pb2.PauseReceipt, "PAUSE_RECEIPT_"),
+        (answers.RestoreOutcome, session_service_pb2.RestoreRunResponse.Outcome, "OUTCOME_"),
+        (words.ActivationState, run_pb2.Activation.State, "STATE_"),
+        (words.EndReason, event_pb2.ActivationEnded.Reason, "REASON_"),
+        (words.AbandonReason, event_pb2.ActivationAbandoned.Reason, "REASON_"),
+        (words.Role, message_pb2.Message.Role, "ROLE_"),
+        (words.Author, message_pb2.Message.Author, "AUTHOR_"),
+        (words.Command, session_pb2.Command, "COMMAND_"),
+        (words.DeltaKind, event_pb2.Delta.Kind, "KIND_"),
     ],
 )
 def test_numbers_of_the_core_are_those_of_the_proto(core, enum, prefix):
@@ -143,41 +143,41 @@ def test_numbers_of_the_core_are_those_of_the_proto(core, enum, prefix):
 @pytest.mark.parametrize("message", [interaction_pb2.Prompt, interaction_pb2.InteractionAnswer])
 def test_kinds_of_questions_are_the_fields_of_the_proto(message):
     numbers = {field.name: field.number for field in message.DESCRIPTOR.fields}
-    assert numbers == {kind.name.lower(): int(kind) for kind in model.PromptKind}
+    assert numbers == {kind.name.lower(): int(kind) for kind in words.PromptKind}
 
 
-@pytest.mark.parametrize("outcome", model.ToolOutcome)
+@pytest.mark.parametrize("outcome", words.ToolOutcome)
 def test_a_closer_is_a_result_in_words(outcome):
     row = MessageAppended(
-        3, "run", model.Role.TOOL, model.Author.CLOSER, NOW, 2, closer=Closer("c", outcome, "words"), call=(2, 1)
+        3, "run", words.Role.TOOL, words.Author.CLOSER, NOW, 2, closer=Closer("c", outcome, "words"), call=(2, 1)
     )  # fmt: skip
     read = message_pb2.Message.FromString(CODEC.message(row, "ses", None))
-    assert (read.number, read.role, read.author) == (3, model.Role.TOOL, model.Author.CLOSER)
+    assert (read.number, read.role, read.author) == (3, words.Role.TOOL, words.Author.CLOSER)
     (block,) = read.content
     assert (block.tool_result.tool_call_id, block.tool_result.outcome) == ("c", outcome)
     assert [one.text for one in block.tool_result.content] == ["words"]
 
 
 def test_a_stored_result_is_joined_to_its_head():
-    content = text_result("c", model.ToolOutcome.OK, "done")
+    content = text_result("c", words.ToolOutcome.OK, "done")
     row = MessageAppended(
-        3, "run", model.Role.TOOL, model.Author.TOOL, NOW, 2, from_call=(2, 1), call=(2, 1)
+        3, "run", words.Role.TOOL, words.Author.TOOL, NOW, 2, from_call=(2, 1), call=(2, 1)
     )
     read = message_pb2.Message.FromString(CODEC.message(row, "ses", None) + content.data)
     assert read.content[0].tool_result.content[0].text == "done"
-    assert CODEC.role(CODEC.message(row, "ses", None)) == model.Role.TOOL
+    assert CODEC.role(CODEC.message(row, "ses", None)) == words.Role.TOOL
 
 
 def test_a_message_is_its_head_and_its_content():
     content = text_content("hi")
     row = MessageAppended(
-        3, "run", model.Role.ASSISTANT, model.Author.MODEL, NOW, 2, "sub", "ms", "gpt", content
+        3, "run", words.Role.ASSISTANT, words.Author.MODEL, NOW, 2, "sub", "ms", "gpt", content
     )
     whole = CODEC.message(row, "ses", content)
     assert whole == CODEC.message(row, "ses", None) + content.data
     read = message_pb2.Message.FromString(whole)
     assert (read.number, read.session_id, read.run_id, read.step) == (3, "ses", "run", 2)
-    assert (read.role, read.author) == (model.Role.ASSISTANT, model.Author.MODEL)
+    assert (read.role, read.author) == (words.Role.ASSISTANT, words.Author.MODEL)
     assert (read.submission_id, read.model_stream_id, read.model) == ("sub", "ms", "gpt")
     assert read.create_time.ToMicroseconds() == NOW
     assert read.content[0].text == "hi"
@@ -191,8 +191,8 @@ def test_options_round_trip():
         model.RunLimits(7, 8, 9, 10, 11_000_000, 12_000_000, 13_000_001),
         ("t", "u"),
         14_000_000,
-        model.ToolErrorPolicy.STOP,
-        model.Recovery.MANUAL,
+        words.ToolErrorPolicy.STOP,
+        words.Recovery.MANUAL,
         0,
         1_500_000,
         "{}",
@@ -258,13 +258,13 @@ def test_frames_beside_events():
     assert (mark.sequence, mark.caught_up, mark.server_time.ToMicroseconds()) == (7, True, NOW)
     view = ControlView(
         "run",
-        model.Phase.ACTIVE,
+        words.Phase.ACTIVE,
         model.Activation("act", 2),
         True,
         True,
         1,
         2,
-        [model.Command.AUTO],
+        [words.Command.AUTO],
         True,
         9,
     )
@@ -288,7 +288,7 @@ def test_frames_beside_events():
     assert not idle.HasField("activation")
     pieces = [{"append_text": ""}, {"snapshot_text": "x"}, {"block_done": True}]
     deltas = [
-        model.Delta("m", "r", "a", 1, 0, model.DeltaKind.TEXT, 1, 2, **piece) for piece in pieces
+        model.Delta("m", "r", "a", 1, 0, words.DeltaKind.TEXT, 1, 2, **piece) for piece in pieces
     ]
     batch = read(CODEC.deltas(deltas)).deltas
     for shown, piece in zip(batch.deltas, pieces, strict=True):
@@ -296,9 +296,9 @@ def test_frames_beside_events():
         assert (shown.model_stream_id, shown.step, shown.kind, shown.revision) == ("m", 1, 1, 2)
 
 
-@pytest.mark.parametrize("role", model.Role)
+@pytest.mark.parametrize("role", words.Role)
 @pytest.mark.parametrize("ids", ["", "x", "x" * 128])
 def test_the_role_of_a_message_is_read_in_place(role, ids):
     content = text_content("hi")
-    row = MessageAppended(300, ids, role, model.Author.INPUT, NOW, content=content)
+    row = MessageAppended(300, ids, role, words.Author.INPUT, NOW, content=content)
     assert CODEC.role(CODEC.message(row, ids, content)) == role

@@ -3,7 +3,7 @@ import json
 import pytest
 from runlane.v1 import message_pb2
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import ToolOutcome
+from runlane_server.core.words import ToolOutcome
 from runlane_server.transport.content import (
     CONTENT_BYTES_MAX,
     input_content,

@@ -21,21 +21,16 @@ from runlane_server.core.commands import (
     ToolResult,
     UpdateSession,
 )
-from runlane_server.core.model import (
-    Failure,
-    Fence,
+from runlane_server.core.model import Failure, Fence, RunLimits, RunOptions, SessionRecord, Usage
+from runlane_server.core.words import (
     Mode,
     OnMiss,
     PromptKind,
     Recovery,
     RunFailure,
-    RunLimits,
-    RunOptions,
-    SessionRecord,
     StopReason,
     ToolErrorPolicy,
     ToolOutcome,
-    Usage,
 )
 from runlane_server.transport.binding import Call
 from runlane_server.transport.hashing import request_hash

@@ -3,7 +3,7 @@ from fakes import interaction_row
 from google.protobuf.duration_pb2 import Duration
 from runlane.v1 import executor_service_pb2, interaction_pb2, message_pb2
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import InteractionState, PromptKind, ToolOutcome
+from runlane_server.core.words import InteractionState, PromptKind, ToolOutcome
 from runlane_server.transport import interactions
 
 I = interaction_pb2  # noqa: E741 - the protos by their first letters

@@ -15,15 +15,8 @@ from runlane.v1 import (
 )
 from runlane_server.core.commands import ClaimToolCalls, SettleRun
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import (
-    Mode,
-    OnMiss,
-    Recovery,
-    RunLimits,
-    RunOptions,
-    StopReason,
-    ToolOutcome,
-)
+from runlane_server.core.model import RunLimits, RunOptions
+from runlane_server.core.words import Mode, OnMiss, Recovery, StopReason, ToolOutcome
 from runlane_server.transport import requests
 from runlane_server.transport.validation import validate
 

@@ -2,17 +2,17 @@ from dataclasses import replace
 
 from fakes import NOW, interaction_row, run_view, tool_call_row
 from runlane.v1 import executor_service_pb2, interaction_pb2, message_pb2
-from runlane_server.core.commands import CommitModelStep, OperationResult, ReserveModelStep
-from runlane_server.core.model import (
+from runlane_server.core.answers import OperationResult
+from runlane_server.core.commands import CommitModelStep, ReserveModelStep
+from runlane_server.core.model import ToolCall, ToolUse
+from runlane_server.core.words import (
     ActivationKind,
     InteractionClose,
     InteractionState,
     Phase,
     StopReason,
-    ToolCall,
     ToolCallState,
     ToolOutcome,
-    ToolUse,
 )
 from runlane_server.transport import responses
 from runlane_server.transport.content import text_result

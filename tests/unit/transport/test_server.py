@@ -22,7 +22,7 @@ from runlane.v1 import (
 )
 from runlane_server.core.commands import CommitModelStep, Finish, FinishKind, ReserveModelStep
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Mode, OnMiss
+from runlane_server.core.words import Mode, OnMiss
 from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
 from runlane_server.transport.server import GrpcServer, GrpcSettings
 

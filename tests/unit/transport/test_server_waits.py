@@ -28,14 +28,9 @@ from runlane.v1 import (
     session_service_pb2,
     session_service_pb2_grpc,
 )
-from runlane_server.core.commands import (
-    ClaimToolCalls,
-    RestoreRun,
-    SettleRun,
-    Suspend,
-)
+from runlane_server.core.commands import ClaimToolCalls, RestoreRun, SettleRun, Suspend
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import (
+from runlane_server.core.words import (
     InteractionState,
     PromptKind,
     StopReason,

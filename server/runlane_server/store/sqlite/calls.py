@@ -4,13 +4,13 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from runlane_server.core.model import InteractionState, PromptKind, ToolCallState
 from runlane_server.core.rows import (
     InteractionInserted,
     InteractionSettled,
     ToolCallInserted,
     ToolCallMoved,
 )
+from runlane_server.core.words import InteractionState, PromptKind, ToolCallState
 from runlane_server.store.base import InteractionRow, ToolCallRow
 from runlane_server.store.sqlite.rows import SPAN, Execute, Writer, must_hit
 

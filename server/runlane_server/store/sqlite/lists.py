@@ -3,7 +3,8 @@
 import sqlite3
 from collections.abc import Sequence
 
-from runlane_server.core.model import Phase, SessionKey, SubmissionState
+from runlane_server.core.model import SessionKey
+from runlane_server.core.words import Phase, SubmissionState
 from runlane_server.store.base import (
     RunRow,
     SessionFilter,

@@ -8,16 +8,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from runlane_server.core.model import (
-    Mode,
-    Phase,
-    Route,
-    SessionKey,
-    SessionRecord,
-    StopReason,
-    SubmissionState,
-    TimerKind,
-)
+from runlane_server.core.model import SessionKey, SessionRecord
+from runlane_server.core.words import Mode, Phase, Route, StopReason, SubmissionState, TimerKind
 from runlane_server.store.base import (
     EventGroup,
     LiveLease,

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from runlane_server.core.model import Route, SubmissionState, TimerKind
 from runlane_server.core.rows import (
     ActivationDequeued,
     ActivationQueued,
@@ -29,6 +28,7 @@ from runlane_server.core.rows import (
     SubmissionSettled,
     TimerSet,
 )
+from runlane_server.core.words import Route, SubmissionState, TimerKind
 
 SPAN = 2**31
 """A session has room for one less messages, and as many events: the ids of its entries."""

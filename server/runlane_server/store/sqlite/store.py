@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from runlane_server.core.model import InteractionState, Phase, SessionKey, SubmissionState
+from runlane_server.core.model import SessionKey
+from runlane_server.core.words import InteractionState, Phase, SubmissionState
 from runlane_server.store.base import (
     EventGroup,
     InteractionRow,

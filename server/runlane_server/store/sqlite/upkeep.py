@@ -3,7 +3,8 @@
 import sqlite3
 from collections.abc import Callable
 
-from runlane_server.core.model import SessionKey, TimerKind
+from runlane_server.core.model import SessionKey
+from runlane_server.core.words import TimerKind
 from runlane_server.store.sqlite.rows import SPAN, events_start, messages_start
 
 _SCAN = 5_000
