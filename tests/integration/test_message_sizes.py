@@ -166,7 +166,8 @@ async def test_large_pending_input_is_cut_in_lists_and_whole_where_it_is_named(l
     assert error.reason == "QUEUE_FULL"
     live = await link.live(session)
     assert [one.content_truncated for one in live.pending_submissions] == [True, True]
-    assert not any(one.content for one in live.pending_submissions)
+    cut = [words[:200]]
+    assert [[block.text for block in one.content] for one in live.pending_submissions] == [cut, cut]
     request = session_service_pb2.GetSubmissionRequest(
         submission_id=receipts[0].submission.submission_id
     )

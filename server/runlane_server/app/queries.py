@@ -255,7 +255,7 @@ def waiting_for_executor(case: UseCase, state: SessionState) -> bool:
 
 
 def submission_view(row: SubmissionRow, content_max: int) -> SubmissionView:
-    """Returns a submission as it is shown; content over the limit is left out."""
+    """Returns a submission as it is shown; content over the limit is cut to its preview."""
     facts = SubmissionFacts(
         row.submission_id,
         row.session_id,
@@ -269,7 +269,10 @@ def submission_view(row: SubmissionRow, content_max: int) -> SubmissionView:
         SubmissionFailure(row.failure) if row.failure else None,
     )
     truncated = not row.content or len(row.content) > content_max
-    return SubmissionView(facts, row.request_id, b"" if truncated else row.content, truncated)
+    content = b"" if truncated else row.content
+    return SubmissionView(
+        facts, row.request_id, content, truncated, row.preview if truncated else ""
+    )
 
 
 def matches(event: StoredEvent, run_ids: frozenset[str], types: frozenset[int]) -> bool:

@@ -77,12 +77,13 @@ class RunView:
 
 @dataclass(slots=True)
 class SubmissionView:
-    """A submission. `content` is encoded; `truncated`: it is left out or cut."""
+    """A submission. `content` is encoded; `truncated`: it is left out, `preview` tells of it."""
 
     facts: SubmissionFacts
     request_id: str = ""
     content: bytes = b""
     truncated: bool = False
+    preview: str = ""
 
 
 @dataclass(slots=True)

@@ -278,6 +278,7 @@ class SubmissionRow:
         content: Encoded content; for a delivered one its whole encoded message. Empty where
             it is over a limit that was asked for.
         failure: A SubmissionFailure; 0: none.
+        preview: The first 200 characters; empty for a queued one once it is delivered.
     """
 
     submission_id: str
@@ -292,6 +293,7 @@ class SubmissionRow:
     failure: int = 0
     message_number: int = 0
     content: bytes = b""
+    preview: str = ""
 
 
 @dataclass(slots=True)

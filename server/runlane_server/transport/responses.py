@@ -97,6 +97,8 @@ def submission(view: SubmissionView) -> submission_pb2.Submission:
         content = message_pb2.Message.FromString(view.content)
         shown.content.extend(content.content)
         shown.metadata.update(content.metadata)
+    elif view.preview:
+        shown.content.add(text=view.preview)
     return shown
 
 

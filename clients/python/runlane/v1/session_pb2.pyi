@@ -285,7 +285,8 @@ class LiveState(message.Message):
     @builtins.property
     def pending_submissions(self) -> containers.RepeatedCompositeFieldContainer[submission_pb2.Submission]:
         """Pending steers, then pending next runs, each in the order in which they will be
-        delivered. Content is cut at 4 KiB a submission, which `content_truncated` marks.
+        delivered. Content over 4 KiB is cut to its first 200 characters, which
+        `content_truncated` marks.
         """
 
     @builtins.property

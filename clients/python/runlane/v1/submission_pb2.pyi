@@ -235,7 +235,7 @@ class Submission(message.Message):
     failure_reason: Submission.FailureReason.ValueType
     """Why it failed; unset unless `state` is FAILED."""
     content_truncated: builtins.bool
-    """True where `content` is not the whole: cut to 4 KiB, or left out."""
+    """True where `content` is not the whole: cut to its first 200 characters, or left out."""
     message_number: builtins.int
     """Number of its message once that is in the history; unset before."""
     request_id: builtins.str

@@ -57,11 +57,11 @@ SUBMISSION_COLUMNS = (
     "q.submission_id, s.session_id, q.run_id, q.mode, q.route, q.state, q.request_id,"
     " q.create_time, q.settle_time, q.failure, q.message_number,"
     f" CASE WHEN q.state = 2 THEN {_MESSAGE.format('q')}"
-    " WHEN length(q.content) <= ?1 THEN q.content ELSE x'' END"
+    " WHEN length(q.content) <= ?1 THEN q.content ELSE x'' END, q.preview"
 )
 STARTED_COLUMNS = (
     "r.run_id, s.session_id, r.run_id, r.mode, 1, 2, r.request_id, r.create_time,"
-    f" r.create_time, 0, r.message_number, {_MESSAGE.format('r')}"
+    f" r.create_time, 0, r.message_number, {_MESSAGE.format('r')}, r.preview"
 )
 NO_LIMIT = 2**62
 
