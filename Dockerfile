@@ -1,6 +1,6 @@
 # The steps are the Makefile's own.
 FROM python:3.12-slim
-RUN apt-get update && apt-get install --yes --no-install-recommends make git && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install --yes --no-install-recommends make && rm -rf /var/lib/apt/lists/*
 WORKDIR /runlane
 COPY . .
 RUN make .venv/.run && useradd --create-home runlane && mkdir /data && chown runlane /data

@@ -166,8 +166,9 @@ async def test_due_decisions_that_the_disk_refused_are_made_when_there_is_space(
         await write_until_log_is_at_its_end(server, link, log)
         await asyncio.sleep(6)
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (hard, hard))
-        run = await link.wait_run(leased.fence.run_id, 10)
-        assert run.outcome.stop_reason == run.STOP_REASON_FAILED
+        taken = await link.lease(session, wait=10)
+        assert (taken.fence.run_id, taken.fence.epoch) == (leased.fence.run_id, 2)
+        await link.answer(taken.fence)
         dense(await link.events(session))
 
 

@@ -231,7 +231,6 @@ class InteractionCloseReason(StrEnum):
     UNKNOWN = "unknown"
     RUN_ENDED = "run_ended"
     EXPIRED = "expired"
-    CHILD_MOVED_ON = "child_moved_on"
 
 
 class Verdict(StrEnum):

@@ -7,6 +7,9 @@ import structlog
 
 from runlane_server.settings import Settings
 
+# Locals of a frame hold keys and what users said; they never belong in a log.
+_FRAMES = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+
 
 def configure(settings: Settings) -> None:
     """Sends everything that is logged to stderr; stdout is for what programs read."""
@@ -14,7 +17,9 @@ def configure(settings: Settings) -> None:
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(ensure_ascii=False)
         if structured
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -22,7 +27,7 @@ def configure(settings: Settings) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if structured:
-        shared.append(structlog.processors.dict_tracebacks)
+        shared.append(structlog.processors.ExceptionRenderer(_FRAMES))
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     structlog.configure(
         processors=[*shared, renderer],

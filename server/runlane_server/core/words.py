@@ -213,7 +213,6 @@ class InteractionClose(IntEnum):
 
     RUN_ENDED = 1
     EXPIRED = 2
-    CHILD_MOVED_ON = 3
 
 
 class Command(IntEnum):

@@ -102,7 +102,7 @@ class EmbeddedExecutor:
         await asyncio.gather(
             *(self._drain(each, grace_seconds) for each in self._executors.values())
         )
-        await asyncio.gather(*self._tasks)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._executors.clear()
         self._tasks.clear()
         for model in self._models:
@@ -114,6 +114,8 @@ class EmbeddedExecutor:
         attempt = 0
         while not self._draining.is_set():
             try:
+                if attempt:
+                    self._executors[index] = self._make(index, attempt)
                 await self._executors[index].run()
                 return
             except ToolError as error:
@@ -122,11 +124,13 @@ class EmbeddedExecutor:
             except (RunlaneError, ValueError) as error:
                 _LOG.error("embedded_executor_failed", agent=agent, error=str(error))
                 return
+            except Exception as error:  # noqa: BLE001 - it must not go without a word
+                _LOG.error("embedded_executor_failed", agent=agent, error=type(error).__name__)
+                return
             with contextlib.suppress(TimeoutError):
                 pause = min(_RETRY_SECONDS, 2.0**attempt)
                 await asyncio.wait_for(self._draining.wait(), pause)
             attempt += 1
-            self._executors[index] = self._make(index, attempt)
 
     @staticmethod
     async def _drain(executor: Executor, grace_seconds: float) -> None:

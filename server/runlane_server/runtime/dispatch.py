@@ -26,6 +26,10 @@ EXECUTORS_MAX = 10_000
 """Executors that are remembered; the one that polled longest ago is forgotten first."""
 
 
+LANES_MAX = 10_000
+"""Agents that are remembered; beyond it those that are idle are forgotten, oldest first."""
+
+
 @dataclass(slots=True)
 class Waiting:
     """An activation that waits for an executor."""
@@ -201,8 +205,20 @@ class Dispatch:
         name = (namespace, agent)
         lane = self._lanes.get(name)
         if lane is None:
+            if len(self._lanes) >= LANES_MAX:
+                self._forget_idle_lanes()
             lane = self._lanes[name] = _Lane()
         return lane
+
+    def _forget_idle_lanes(self) -> None:
+        """Forgets the agents that nothing waits for, and nobody; those just used stay."""
+        idle = [
+            name
+            for name, lane in self._lanes.items()
+            if not (lane.queued or lane.pollers or lane.leased)
+        ]
+        for name in idle[: len(self._lanes) - LANES_MAX // 2]:
+            del self._lanes[name]
 
     def _place(self, waiting: Waiting) -> None:
         if waiting.not_before:

@@ -61,7 +61,6 @@ async def ask(model: StreamingModel, *texts: str) -> str:
 async def test_answers_are_given_in_turn_again_and_again():
     model = ScriptedModel(["one", "two"])
     assert [await ask(model, "x") for _ in range(3)] == ["one", "two", "one"]
-    assert len(model.requests) == 3
 
 
 @pytest.mark.asyncio

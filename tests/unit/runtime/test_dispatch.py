@@ -145,3 +145,14 @@ async def test_the_end_of_a_back_off_wakes_who_waits():
     assert not poller.done()
     dispatch.backed_off("a1")
     await poller
+
+
+@pytest.mark.asyncio
+async def test_agents_that_nothing_waits_for_are_forgotten_beyond_a_bound(monkeypatch):
+    monkeypatch.setattr("runlane_server.runtime.dispatch.LANES_MAX", 10)
+    dispatch = Dispatch()
+    for number in range(100):
+        dispatch.seen("default", "x1", [f"agent-{number}"], number + 1)
+    known = dispatch.agents("default")
+    assert len(known) <= 10
+    assert "agent-99" in [name for name, *_ in known]

@@ -371,7 +371,7 @@ class ListSubmissionsResponse(message.Message):
     """Where the next page starts; empty: this was the last."""
     @builtins.property
     def submissions(self) -> containers.RepeatedCompositeFieldContainer[submission_pb2.Submission]:
-        """The submissions; content over 4 KiB is cut, or left out where a message has it."""
+        """The submissions; content over 4 KiB is cut, or left out, as `content_truncated` says."""
 
     def __init__(
         self,

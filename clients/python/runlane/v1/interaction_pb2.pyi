@@ -22,10 +22,7 @@ DESCRIPTOR: descriptor.FileDescriptor
 
 @typing.final
 class Interaction(message.Message):
-    """A typed question that a WAITING run waits for. On a run with child runs it
-    may be a proxy: the open question of a child, shown on its parent; the
-    child's own interaction alone decides.
-    """
+    """A typed question that a WAITING run waits for."""
 
     DESCRIPTOR: descriptor.Descriptor
 
@@ -68,8 +65,6 @@ class Interaction(message.Message):
         """Its run ended."""
         CLOSE_REASON_EXPIRED: Interaction._CloseReason.ValueType  # 2
         """It expired."""
-        CLOSE_REASON_CHILD_MOVED_ON: Interaction._CloseReason.ValueType  # 3
-        """Of a proxy: the child's interaction is no longer open."""
 
     class CloseReason(_CloseReason, metaclass=_CloseReasonEnumTypeWrapper):
         """Why it ended without an answer."""
@@ -80,8 +75,6 @@ class Interaction(message.Message):
     """Its run ended."""
     CLOSE_REASON_EXPIRED: Interaction.CloseReason.ValueType  # 2
     """It expired."""
-    CLOSE_REASON_CHILD_MOVED_ON: Interaction.CloseReason.ValueType  # 3
-    """Of a proxy: the child's interaction is no longer open."""
 
     INTERACTION_ID_FIELD_NUMBER: builtins.int
     RUN_ID_FIELD_NUMBER: builtins.int
@@ -92,13 +85,12 @@ class Interaction(message.Message):
     ANSWER_FIELD_NUMBER: builtins.int
     CLOSE_REASON_FIELD_NUMBER: builtins.int
     EXPIRE_TIME_FIELD_NUMBER: builtins.int
-    PROXY_FOR_FIELD_NUMBER: builtins.int
     CREATE_TIME_FIELD_NUMBER: builtins.int
     SETTLE_TIME_FIELD_NUMBER: builtins.int
     interaction_id: builtins.str
     """Id in the namespace: `int_` and a UUIDv7."""
     run_id: builtins.str
-    """The run that waits, or shows the proxy."""
+    """The run that waits."""
     session_id: builtins.str
     """Its session."""
     version: builtins.int
@@ -120,10 +112,6 @@ class Interaction(message.Message):
         """When it expires, which ends its run; unset: never."""
 
     @builtins.property
-    def proxy_for(self) -> ProxyTarget:
-        """Of a proxy: what it stands for."""
-
-    @builtins.property
     def create_time(self) -> timestamp_pb2.Timestamp:
         """When it was opened."""
 
@@ -143,37 +131,12 @@ class Interaction(message.Message):
         answer: InteractionAnswer | None = ...,
         close_reason: Interaction.CloseReason.ValueType = ...,
         expire_time: timestamp_pb2.Timestamp | None = ...,
-        proxy_for: ProxyTarget | None = ...,
         create_time: timestamp_pb2.Timestamp | None = ...,
         settle_time: timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["answer", b"answer", "create_time", b"create_time", "expire_time", b"expire_time", "prompt", b"prompt", "proxy_for", b"proxy_for", "settle_time", b"settle_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["answer", b"answer", "create_time", b"create_time", "expire_time", b"expire_time", "prompt", b"prompt", "settle_time", b"settle_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["answer", b"answer", "close_reason", b"close_reason", "create_time", b"create_time", "expire_time", b"expire_time", "interaction_id", b"interaction_id", "prompt", b"prompt", "proxy_for", b"proxy_for", "run_id", b"run_id", "session_id", b"session_id", "settle_time", b"settle_time", "state", b"state", "version", b"version"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-@typing.final
-class ProxyTarget(message.Message):
-    """What a proxy stands for."""
-
-    DESCRIPTOR: descriptor.Descriptor
-
-    RUN_ID_FIELD_NUMBER: builtins.int
-    INTERACTION_ID_FIELD_NUMBER: builtins.int
-    run_id: builtins.str
-    """The child run."""
-    interaction_id: builtins.str
-    """Its interaction."""
-    def __init__(
-        self,
-        *,
-        run_id: builtins.str = ...,
-        interaction_id: builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["interaction_id", b"interaction_id", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["answer", b"answer", "close_reason", b"close_reason", "create_time", b"create_time", "expire_time", b"expire_time", "interaction_id", b"interaction_id", "prompt", b"prompt", "run_id", b"run_id", "session_id", b"session_id", "settle_time", b"settle_time", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

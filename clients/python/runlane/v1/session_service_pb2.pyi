@@ -1309,7 +1309,7 @@ class AnswerInteractionRequest(message.Message):
     ANSWER_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     run_id: builtins.str
-    """The run that waits, or shows the proxy; required."""
+    """The run that waits; required."""
     interaction_id: builtins.str
     """The interaction; required."""
     version: builtins.int

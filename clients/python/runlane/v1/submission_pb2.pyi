@@ -235,7 +235,9 @@ class Submission(message.Message):
     failure_reason: Submission.FailureReason.ValueType
     """Why it failed; unset unless `state` is FAILED."""
     content_truncated: builtins.bool
-    """True where `content` is not the whole: cut to its first 200 characters, or left out."""
+    """True where `content` is not the whole: left out, or one text block with its first 200
+    characters, in which media stands as a label such as [image].
+    """
     message_number: builtins.int
     """Number of its message once that is in the history; unset before."""
     request_id: builtins.str

@@ -1,6 +1,7 @@
 """A model that answers from a script: for demos, tests and trying things out."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -14,6 +15,9 @@ from runlane import (
 )
 
 from runlane_server.settings import ScriptedCall, ScriptEntry
+
+_RUNS_MAX = 1_000
+"""Runs whose next words are remembered."""
 
 
 class Gates:
@@ -87,18 +91,16 @@ class ScriptedModel:
         if not entries:
             raise ValueError("a script has at least one entry")
         self.gates = Gates() if gates is None else gates
-        self.requests: list[ModelRequest] = []
         self._name = name
         self._matching = [entry for entry in entries if entry.match is not None]
         self._in_turn = [entry for entry in entries if entry.match is None]
         self._given = 0
         # What is said next in a run, where its last answer asked for tools.
-        self._next: dict[str, str] = {}
+        self._next: OrderedDict[str, str] = OrderedDict()
         self._piece = piece_characters
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta | ModelResponse]:
         """Yields the answer in pieces, then as a whole."""
-        self.requests.append(request)
         said, result = _newest_input(request), _newest_results(request)
         entry = self._choose(said, request.run_id if result is not None else None)
         if entry.gate is not None:
@@ -107,6 +109,8 @@ class ScriptedModel:
         calls = _calls(entry)
         if calls and entry.then is not None:
             self._next[request.run_id] = entry.then
+            if len(self._next) > _RUNS_MAX:  # a run may end without coming back
+                self._next.popitem(last=False)
         answer = _fill(entry.answer, words) if isinstance(entry.answer, str) else ""
         for start in range(0, len(answer), self._piece):
             yield ModelDelta(answer[start : start + self._piece])

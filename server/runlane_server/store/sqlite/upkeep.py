@@ -36,6 +36,12 @@ def settle_leases(conn: sqlite3.Connection, now: int, embedded_prefix: str) -> N
             " THEN min(expire_time, ?1) ELSE max(expire_time, ?1 + duration) END",
             (now, embedded_prefix),
         )
+        # No embedded executor comes back under its id, so nobody asks whether it was drained.
+        conn.execute(
+            "DELETE FROM drained_executors"
+            " WHERE ?1 <> '' AND substr(executor_id, 1, length(?1)) = ?1",
+            (embedded_prefix,),
+        )
         return 0
 
     in_transaction(conn, work)
