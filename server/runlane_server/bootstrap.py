@@ -33,6 +33,9 @@ log = structlog.get_logger(__name__)
 
 MICROSECONDS = 1_000_000
 
+DEAF_GAP = 3 * MICROSECONDS
+"""Time between two looks at the clock after which executors may not have been heard."""
+
 YOUNG_OBJECTS = 20_000
 """New objects after which the youngest are collected."""
 
@@ -76,6 +79,7 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
         slots_max=settings.hot_sessions_max,
         linger=settings.linger_milliseconds / 1000,
         batch_max=settings.batch_max,
+        deaf_gap=DEAF_GAP,
     )
     limits = Limits(settings.streams_max, settings.request_keep_hours * 3600 * MICROSECONDS)
     services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits)

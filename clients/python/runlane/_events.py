@@ -12,7 +12,7 @@ import grpc.aio
 from runlane._calls import Caller
 from runlane._enums import SessionEventKind
 from runlane._event_convert import control_from_pb, delta_from_pb, event_from_pb
-from runlane._event_models import Event, SessionEvent, StreamItem
+from runlane._event_models import Delta, Event, SessionEvent, StreamItem
 from runlane._retry import STREAM_DEADLINE, STREAM_SILENCE, delay, reopenable
 from runlane.errors import ServiceError, StreamGapError, TransportError, from_rpc_error
 from runlane.v1 import session_service_pb2 as pb
@@ -49,7 +49,7 @@ class EventStream:
         self._received: int | None = (
             None if request.HasField("last_events") else request.after_sequence
         )
-        self._yielded = 0
+        self._yielded = self._received or 0
         self._buffer: deque[StreamItem] = deque()
         self._call: Any = None
         self._connected = False
@@ -145,7 +145,7 @@ class EventStream:
             closed.cancel()
         if self._closed.is_set():
             return
-        self._received = await asyncio.shield(baseline)
+        self._received = self._yielded = await asyncio.shield(baseline)
         self._baseline = None
 
     def _open(self) -> None:
@@ -190,6 +190,9 @@ class EventStream:
             self._buffer.append(control_from_pb(frame.control))
 
     def _append(self, item: StreamItem) -> None:
+        # What was read before this frame was yielded, or filtered out.
+        if not self._buffer and isinstance(item, Delta):
+            self._yielded = self._received or 0
         self._buffer.append(item)
         if isinstance(item, SessionEvent) and item.kind is SessionEventKind.SESSION_DELETED:
             # Nothing follows it; to ask again would find no session.

@@ -66,7 +66,7 @@ class App(Sessions, Inputs, Control, Execution, Queries, Streams):
         self._upkeep = Upkeep(services)
         self._timers = Timers(services.clock, self._upkeep.fire)
         observer.timers = self._timers
-        self._tidying: asyncio.Task[None] | None = None
+        self._upkeeping: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Takes in what the store holds, and begins to act on time."""
@@ -77,7 +77,11 @@ class App(Sessions, Inputs, Control, Execution, Queries, Streams):
         dispatch.drained.update(await store.drained_executors())
         self._timers.load(await store.timers(), leases, queued)
         self._timers.start()
-        self._tidying = asyncio.get_running_loop().create_task(self._upkeep.forget_requests())
+        loop = asyncio.get_running_loop()
+        self._upkeeping = [
+            loop.create_task(self._upkeep.forget_requests()),
+            loop.create_task(self._upkeep.listen()),
+        ]
 
     def drain(self) -> None:
         """Takes no new work: polls and waits answer, streams end, all with what is true."""
@@ -88,9 +92,9 @@ class App(Sessions, Inputs, Control, Execution, Queries, Streams):
     async def close(self) -> None:
         """Stops acting; what was decided is on disk after it."""
         await self._timers.close()
-        if self._tidying is not None:
-            self._tidying.cancel()
-            await asyncio.gather(self._tidying, return_exceptions=True)
+        for task in self._upkeeping:
+            task.cancel()
+        await asyncio.gather(*self._upkeeping, return_exceptions=True)
         self.services.bus.close()
         while self.services.background:
             await asyncio.wait(self.services.background)

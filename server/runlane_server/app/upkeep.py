@@ -12,6 +12,7 @@ from runlane_server.runtime.timers import Alarm
 SWEEP_ROWS = 500
 REQUEST_ROWS = 500
 REQUEST_INTERVAL = 60.0
+LISTEN_INTERVAL = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +44,12 @@ class Upkeep(UseCase):
         # Renewed since: heartbeats set no alarm of their own.
         return lease_expire_time
 
+    async def listen(self) -> None:
+        """Looks at the time and the store each second, for ever: see `runtime.hearing`."""
+        while True:
+            await asyncio.sleep(LISTEN_INTERVAL)
+            await self.services.engine.look()
+
     async def forget_requests(self) -> None:
         """Removes request records that are kept no longer, now and then, for ever."""
         services = self.services
@@ -64,4 +71,5 @@ def _due_again(run: Run, kind: TimerKind) -> int | None:
         return run.deadline_time or None
     if kind is TimerKind.INTERACTION:
         return (run.wait.expire_time or None) if run.wait is not None else None
-    return run.start_expire_time or None
+    leased = run.activation is not None and run.activation.state is ActivationState.LEASED
+    return None if leased else run.start_expire_time or None

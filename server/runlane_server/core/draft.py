@@ -161,6 +161,9 @@ class Draft(Calls):
         run.attempt += 1
         run.wait, run.paused = None, False
         run.activation = Activation(self.new_id("act"), run.attempt, kind)
+        if run.start_expire_time:
+            # The alarm may have rung while somebody had it of whom nothing was heard.
+            self.rows.append(TimerSet(TimerKind.START_TIMEOUT, run.start_expire_time))
         if was is not Phase.ACTIVE:
             self.rows.append(RunMoved(run.run_id, Phase.ACTIVE, stalled=False))
         self.queue_activation(run, not_before)

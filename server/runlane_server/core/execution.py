@@ -10,6 +10,7 @@ from runlane_server.core.commands import (
     CommitToolResults,
     Finish,
     FinishKind,
+    Release,
     ReserveModelStep,
     Suspend,
 )
@@ -339,6 +340,11 @@ class _Turn:
         draft, run = self.draft, self.run
         expire_time = 0
         activation = run.activation
+        nothing = isinstance(self.command.outcome, Release) and not self.command.operations
+        if run.start_expire_time and draft.ended is None and not nothing:
+            # Something was done: an executor was there in time.
+            run.start_expire_time = 0
+            draft.rows.append(TimerSet(TimerKind.START_TIMEOUT, None))
         if not self.over and activation is not None:
             expire_time = draft.now + self.command.lease_duration
             draft.rows.append(

@@ -56,7 +56,6 @@ from runlane_server.core.rows import (
     ActivationDequeued,
     EventType,
     LeasePut,
-    TimerSet,
 )
 from runlane_server.core.sessions import (
     close_session,
@@ -71,7 +70,6 @@ from runlane_server.core.words import (
     Position,
     RunFailure,
     StopReason,
-    TimerKind,
 )
 
 
@@ -152,9 +150,6 @@ def _lease(state: SessionState | None, command: LeaseActivation, ctx: Context) -
     leased = replace(activation, state=ActivationState.LEASED, executor_id=command.executor_id)
     live.activation = leased
     live.not_before = 0
-    if live.start_expire_time:
-        live.start_expire_time = 0
-        draft.rows.append(TimerSet(TimerKind.START_TIMEOUT, None))
     # Until something is heard on it, the lease is short: its answer may have been lost.
     expire_time = draft.now + min(command.lease_duration, ctx.rules.unconfirmed_lease)
     draft.rows.append(ActivationDequeued(leased.activation_id))

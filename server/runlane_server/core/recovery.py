@@ -2,7 +2,7 @@
 
 from runlane_server.core.draft import Draft
 from runlane_server.core.model import Activation, Failure
-from runlane_server.core.rows import EventType, RunMoved
+from runlane_server.core.rows import EventType, RunMoved, TimerSet
 from runlane_server.core.words import (
     AbandonReason,
     ActivationKind,
@@ -13,6 +13,7 @@ from runlane_server.core.words import (
     RunFailure,
     StopReason,
     SubmissionFailure,
+    TimerKind,
     ToolCallState,
 )
 
@@ -33,6 +34,9 @@ def lose_lease(draft: Draft, *, confirmed: bool) -> None:
     """
     run = draft.state.run
     assert run is not None and run.activation is not None  # noqa: S101, PT018 - invariant
+    if confirmed and run.start_expire_time:
+        run.start_expire_time = 0
+        draft.rows.append(TimerSet(TimerKind.START_TIMEOUT, None))
     if run.cancellation is None and not confirmed:
         kind = run.activation.kind
         draft.abandon_activation(AbandonReason.UNCONFIRMED)

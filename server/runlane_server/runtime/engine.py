@@ -22,9 +22,10 @@ from runlane_server.core.drafting import NewId
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.machine import decide, decide_due
 from runlane_server.core.model import Rules, SessionKey, SessionState
-from runlane_server.core.rows import MessageAppended, Row, RunInserted, SubmissionInserted
+from runlane_server.core.rows import LeasePut, MessageAppended, Row, RunInserted, SubmissionInserted
 from runlane_server.runtime.codec import Codec, StoredEvent, encode_group
 from runlane_server.runtime.committer import Committer
+from runlane_server.runtime.hearing import Hearing
 from runlane_server.runtime.records import decode_answer, encode_answer, encode_state
 from runlane_server.runtime.slots import Slot, Slots
 from runlane_server.store.base import (
@@ -178,6 +179,7 @@ class Engine:
         answers_max: int = 10_000,
         linger: float = 0.005,
         batch_max: int = 512,
+        deaf_gap: int | None = None,
     ) -> None:
         self._store = store
         self._codec = codec
@@ -186,6 +188,7 @@ class Engine:
         self._new_id = new_id
         self._observer = observer
         self._answers_max = answers_max
+        self._hearing = Hearing(deaf_gap)
         self._slots = Slots(store.load, slots_max, slots_bytes_max)
         self._flights: dict[RequestKey, _Flight] = {}
         self._answers: OrderedDict[RequestKey, tuple[bytes, Answer]] = OrderedDict()
@@ -195,6 +198,12 @@ class Engine:
         # No other process, and no other life of this one, can make the same token.
         self._boot = os.urandom(8)
         self._tokens = 0
+
+    async def look(self) -> None:
+        """Takes note of the time, and tries the store where it was away; once a second."""
+        self._hearing.look(self.clock.now())
+        if self._hearing.store_away:
+            await self.write(CommitUnit())
 
     async def flush(self) -> None:
         """Waits until all that was decided is durable, or failed."""
@@ -245,6 +254,7 @@ class Engine:
                 raise Refused(Reason.STALE_ACTIVATION)
             renewal.expire_time = now + renewal.duration
             slot.lease_expire_time, slot.lease_confirmed = renewal.expire_time, True
+            slot.lease_duration = renewal.duration
             outcome = await self._enqueue(renewal, [slot]).outcome()
             self._raise_failed(outcome)
             if not slot.valid:  # what `state` stands on fell, whatever became of the lease
@@ -343,6 +353,11 @@ class Engine:
 
     def _settle_due(self, slot: Slot, now: int) -> None:
         """Decides and queues what is due, so that every command comes after it."""
+        self._hearing.look(now)
+        if slot.lease_expire_time:
+            slot.lease_expire_time = self._hearing.end(
+                slot.lease_expire_time, slot.lease_duration, now
+            )
         while slot.state is not None:
             decision = decide_due(slot.state, self._context(slot, now, None))
             if decision is None:
@@ -418,6 +433,9 @@ class Engine:
         self._slots.resize(slot, len(commit.state))
         if decision.lease_expire_time is not None:
             slot.lease_expire_time = decision.lease_expire_time
+            for row in decision.rows:
+                if isinstance(row, LeasePut):
+                    slot.lease_duration = row.duration
             slot.lease_confirmed = decision.lease_confirmed
         return commit
 
@@ -441,6 +459,8 @@ class Engine:
 
     def _done(self, entry: _Entry, outcome: Outcome) -> None:
         committed = isinstance(outcome, Committed)
+        if committed or isinstance(outcome, Unavailable):
+            self._hearing.store(self.clock.now(), taken=committed)
         for slot in entry.slots:
             if slot.last_write is entry:
                 slot.last_write = None

@@ -12,6 +12,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from runlane_server.core.model import SessionKey, SessionState
+from runlane_server.runtime.hearing import DEFAULT_DURATION
 from runlane_server.runtime.records import decode_state
 from runlane_server.store.base import LoadedSession, Outcome
 
@@ -34,6 +35,7 @@ class Slot:
         "key",
         "last_write",
         "lease_confirmed",
+        "lease_duration",
         "lease_expire_time",
         "size",
         "state",
@@ -49,6 +51,7 @@ class Slot:
         self.token = token
         self.lease_expire_time = lease
         self.lease_confirmed = True
+        self.lease_duration = DEFAULT_DURATION
         self.size = SLOT_BYTES
         self.valid = True
         self.last_write: Unresolved | None = None

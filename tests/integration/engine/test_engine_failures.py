@@ -11,6 +11,7 @@ from runlane_server.core.commands import Submit
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.model import RunOptions, SessionKey
 from runlane_server.core.words import Mode
+from runlane_server.runtime.hearing import LOOK_AGAIN
 from runlane_server.runtime.timers import Alarm
 from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
 from support.gate import Gate, until, yielded
@@ -291,6 +292,11 @@ async def test_an_alarm_whose_write_fails_fires_again(world: World):
     with pytest.raises(StoreUnavailable):
         await upkeep.fire(alarm)
     world.faults("commit", None)
+    # Nobody could be heard while the store was away: the lease gets its full time again.
+    assert await upkeep.fire(alarm) == world.clock.now() + LOOK_AGAIN
+    await world.services.engine.look()
+    assert await upkeep.fire(alarm) == world.clock.now() + LEASE
+    world.clock.advance(LEASE)
     assert await upkeep.fire(alarm) is None
     assert await world.runs("ses_1") == ["first FAILED"]
 

@@ -686,6 +686,15 @@ def test_nobody_takes_a_run_in_time():
     assert not m.due(10)
 
 
+def test_a_poll_that_was_never_heard_of_does_not_disarm_the_start_timeout():
+    options = RunOptions(agent="a", limits=RunLimits(start_timeout=12 * SECOND))
+    m = Machine(options).start()
+    assert m.due(10)  # the lease that nothing was heard on
+    assert m.where() is Column.Q
+    assert m.due(2)
+    assert m.ended().failure.reason is RunFailure.NO_EXECUTOR
+
+
 def test_a_paused_run_waits_for_no_executor():
     options = RunOptions(agent="a", limits=RunLimits(start_timeout=5 * SECOND))
     m = Machine(options)

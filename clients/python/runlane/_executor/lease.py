@@ -259,11 +259,21 @@ class Lease:
             # Jitter, so that activations leased together do not beat together.
             await asyncio.sleep(wait * random.uniform(0.9, 1.0))  # noqa: S311
             wait = self._duration / 3
-            answer = await self.caller.unary(
-                self.caller.stubs.executors.Heartbeat,
-                pb.HeartbeatRequest(fence=self.fence, lease_duration=to_duration(self._duration)),
-                timeout=OUTAGE,
-            )
+            try:
+                answer = await self.caller.unary(
+                    self.caller.stubs.executors.Heartbeat,
+                    pb.HeartbeatRequest(
+                        fence=self.fence, lease_duration=to_duration(self._duration)
+                    ),
+                    timeout=OUTAGE,
+                )
+            except (ServiceError, TransportError) as error:
+                if isinstance(error, (StaleActivation, RunNotFound, SessionNotFound)):
+                    raise
+                # One odd error is no reason to stop: the work goes on, and needs its lease.
+                _LOG.warning("heartbeat of %s: %s", self.fence.activation_id, error)
+                wait = min(FIRST_HEARTBEAT, wait)
+                continue
             self._heed(answer.control)
 
     async def _watch(self) -> None:

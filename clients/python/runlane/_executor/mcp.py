@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pydantic_core import to_json
 
@@ -82,7 +83,11 @@ class McpTools:
     @property
     def name(self) -> str:
         """What the server is called in texts for people."""
-        return self._url or self._command[0]
+        if not self._url:
+            return self._command[0]
+        # Without user, password and query: it is told to the model, and logged.
+        parts = urlsplit(self._url)
+        return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
 
     async def open(self) -> Sequence[Tool]:
         """Connects and lists the tools.

@@ -1,0 +1,47 @@
+"""Since when heartbeats could be taken: a server that was deaf must not end healthy leases."""
+
+DEFAULT_DURATION = 30_000_000
+"""Microseconds; of a lease whose duration is not known here."""
+
+LOOK_AGAIN = 1_000_000
+"""Microseconds after which the end of a lease is looked at again while the store is away."""
+
+
+class Hearing:
+    """Puts off the end of leases until their executors have been heard, or could have been.
+
+    The server is deaf while its process stands still (stopped, swapped out, or its clock was
+    set), and while its store takes no writes.
+    """
+
+    def __init__(self, gap: int | None) -> None:
+        """Makes it.
+
+        Args:
+            gap: Microseconds between two looks at the time that count as having stood still;
+                None: none does.
+        """
+        self._gap = gap
+        self._last = 0
+        self._since = 0
+        self.store_away = False
+
+    def look(self, now: int) -> None:
+        """Takes note of the time; to be called at least once a second."""
+        if self._gap is not None and 0 < self._last < now - self._gap:
+            self._since = now
+        self._last = max(self._last, now)
+
+    def store(self, now: int, *, taken: bool) -> None:
+        """Takes note of what became of a write."""
+        if not taken:
+            self.store_away = True
+        elif self.store_away:
+            self.store_away = False
+            self._since = now
+
+    def end(self, expire_time: int, duration: int, now: int) -> int:
+        """Returns when a lease may be held to have run out."""
+        if self.store_away:
+            return max(expire_time, now + LOOK_AGAIN)
+        return max(expire_time, self._since + duration) if self._since else expire_time

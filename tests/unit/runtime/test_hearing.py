@@ -1,0 +1,31 @@
+"""Since when heartbeats could be taken, and what that does to the end of a lease."""
+
+from runlane_server.runtime.hearing import LOOK_AGAIN, Hearing
+
+SECOND = 1_000_000
+LEASE = 30 * SECOND
+
+
+def test_a_server_that_looked_all_the_time_puts_nothing_off():
+    hearing = Hearing(3 * SECOND)
+    for now in range(SECOND, 60 * SECOND, SECOND):
+        hearing.look(now)
+    assert hearing.end(40 * SECOND, LEASE, 60 * SECOND) == 40 * SECOND
+
+
+def test_after_standing_still_a_lease_gets_its_full_time():
+    hearing = Hearing(3 * SECOND)
+    hearing.look(10 * SECOND)
+    hearing.look(20 * SECOND)
+    assert hearing.end(15 * SECOND, LEASE, 20 * SECOND) == 20 * SECOND + LEASE
+    assert hearing.end(90 * SECOND, LEASE, 20 * SECOND) == 90 * SECOND
+
+
+def test_nothing_runs_out_while_the_store_is_away_nor_for_a_lease_after_it():
+    hearing = Hearing(None)
+    hearing.store(5 * SECOND, taken=False)
+    assert hearing.end(1, LEASE, 50 * SECOND) == 50 * SECOND + LOOK_AGAIN
+    hearing.store(60 * SECOND, taken=True)
+    assert hearing.end(1, LEASE, 60 * SECOND) == 60 * SECOND + LEASE
+    hearing.store(70 * SECOND, taken=True)
+    assert hearing.end(1, LEASE, 70 * SECOND) == 60 * SECOND + LEASE
