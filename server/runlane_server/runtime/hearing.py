@@ -1,8 +1,5 @@
 """Since when heartbeats could be taken: a server that was deaf must not end healthy leases."""
 
-DEFAULT_DURATION = 30_000_000
-"""Microseconds; of a lease whose duration is not known here."""
-
 LOOK_AGAIN = 1_000_000
 """Microseconds after which the end of a lease is looked at again while the store is away."""
 

@@ -12,7 +12,6 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from runlane_server.core.model import SessionKey, SessionState
-from runlane_server.runtime.hearing import DEFAULT_DURATION
 from runlane_server.runtime.records import decode_state
 from runlane_server.store.base import LoadedSession, Outcome
 
@@ -51,7 +50,7 @@ class Slot:
         self.token = token
         self.lease_expire_time = lease
         self.lease_confirmed = True
-        self.lease_duration = DEFAULT_DURATION
+        self.lease_duration = 0
         self.size = SLOT_BYTES
         self.valid = True
         self.last_write: Unresolved | None = None
@@ -123,6 +122,7 @@ class Slots:
                 state = decode_state(loaded.state)
                 slot = Slot(key, state, loaded.token, loaded.lease_expire_time)
                 slot.lease_confirmed = loaded.lease_confirmed
+                slot.lease_duration = loaded.lease_duration
                 slot.size += len(loaded.state)
         finally:
             del self._loads[key]

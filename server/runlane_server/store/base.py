@@ -185,12 +185,13 @@ class StoreInfo:
 
 @dataclass(slots=True)
 class LoadedSession:
-    """What a decision starts from. `lease_expire_time` is 0 without a lease."""
+    """What a decision starts from. `lease_expire_time` and `_duration` are 0 without a lease."""
 
     token: bytes
     state: bytes
     lease_expire_time: int
     lease_confirmed: bool = True
+    lease_duration: int = 0
 
 
 @dataclass(slots=True)

@@ -132,15 +132,15 @@ def load(conn: sqlite3.Connection, key: SessionKey) -> LoadedSession | None:
     """Store.load."""
     found = conn.execute(
         # There is one lease or none.
-        "SELECT s.token, s.state, l.expire_time, l.confirmed FROM sessions s"
+        "SELECT s.token, s.state, l.expire_time, l.confirmed, l.duration FROM sessions s"
         " LEFT JOIN leases l ON l.session_key = s.key"
         " WHERE s.namespace = ? AND s.session_id = ?",
         (key.namespace, key.session_id),
     ).fetchone()
     if found is None:
         return None
-    token, state, expire_time, confirmed = found
-    return LoadedSession(token, state, expire_time or 0, confirmed != 0)
+    token, state, expire_time, confirmed, duration = found
+    return LoadedSession(token, state, expire_time or 0, confirmed != 0, duration or 0)
 
 
 def find_request(conn: sqlite3.Connection, key: RequestKey) -> RequestRecord | None:
