@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runlane_server.app.views import Caller, Result, RunView, SessionView
-from runlane_server.core.answers import RunFacts
+from runlane_server.core.answers import RunFacts, SubmissionFacts
 from runlane_server.core.drafting import NewId, live_run_facts, session_facts
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.model import Rules, SessionKey
-from runlane_server.core.words import Phase, Position, RunFailure, StopReason
+from runlane_server.core.words import Phase, Position, RunFailure, StopReason, SubmissionFailure
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.codec import Codec
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Plan, Time, plan
 from runlane_server.runtime.records import decode_cancellation, decode_state, decode_totals
-from runlane_server.store.base import RequestKey, RunRow, SessionRow, Store
+from runlane_server.store.base import RequestKey, RunRow, SessionRow, Store, SubmissionRow
 
 
 @dataclass(slots=True, frozen=True)
@@ -72,6 +72,14 @@ class UseCase:
             plan(key, command, caller.actor, request_of(caller, scope), caller.request_hash)
         )
 
+    async def _run_row(self, namespace: str, run_id: str, session_id: str = "") -> RunRow:
+        """Reads a run; a caller that names its session too must name the right one."""
+        row = await self.services.store.run(namespace, run_id)
+        if row is None:
+            raise Refused(Reason.RUN_NOT_FOUND)
+        check_session(session_id, row.session_id, Reason.RUN_NOT_FOUND)
+        return row
+
 
 def request_of(caller: Caller, scope: str) -> RequestKey | None:
     """Returns the name of the caller's request_id; None: it has none."""
@@ -99,6 +107,23 @@ def run_view(row: RunRow) -> RunView:
         row.failure_message,
         row.output_json,
         row.digest,
+    )
+
+
+def submission_facts(row: SubmissionRow) -> SubmissionFacts:
+    """Returns the facts of a stored submission."""
+    return SubmissionFacts(
+        row.submission_id,
+        row.session_id,
+        row.run_id,
+        row.mode,
+        row.route,
+        row.state,
+        row.create_time,
+        row.settle_time,
+        row.message_number,
+        SubmissionFailure(row.failure) if row.failure else None,
+        row.request_id,
     )
 
 

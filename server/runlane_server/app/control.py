@@ -25,7 +25,7 @@ from runlane_server.core.commands import (
 from runlane_server.core.errors import NotLive, NotOpen, Reason, Refused
 from runlane_server.core.model import SessionKey
 from runlane_server.core.words import InteractionState
-from runlane_server.store.base import InteractionRow, RunRow, ToolCallRow
+from runlane_server.store.base import InteractionRow, ToolCallRow
 
 
 def external_token(secret: bytes, interaction_id: str) -> str:
@@ -85,7 +85,7 @@ class Control(UseCase):
                 interaction_id=settled.interaction_id,
                 version=str(settled.version),
             )
-        run = await self._row_of_run(caller.namespace, settled.run_id)
+        run = await self._run_row(caller.namespace, settled.run_id)
         sequence = await self.services.store.last_sequence(key) or 0
         facts = InteractionFacts(
             settled.interaction_id,
@@ -100,7 +100,7 @@ class Control(UseCase):
 
     async def restore_run(self, caller: Caller, command: RestoreRun) -> Result[RestoreAnswer]:
         """Brings back a run whose executor was lost."""
-        row = await self._row_of_run(caller.namespace, command.run_id)
+        row = await self._run_row(caller.namespace, command.run_id)
         key = SessionKey(caller.namespace, row.session_id)
         try:
             return await self._command(caller, key, command)
@@ -111,7 +111,7 @@ class Control(UseCase):
 
     async def settle_run(self, caller: Caller, command: SettleRun) -> Result[RunAnswer]:
         """Ends a live run by hand."""
-        row = await self._row_of_run(caller.namespace, command.run_id)
+        row = await self._run_row(caller.namespace, command.run_id)
         key = SessionKey(caller.namespace, row.session_id)
         try:
             return await self._command(caller, key, command)
@@ -131,7 +131,7 @@ class Control(UseCase):
         self, namespace: str, run_id: str, after: tuple[int, int] | None, limit: int
     ) -> tuple[list[ToolCallRow], tuple[int, int] | None]:
         """Lists the calls of a run, ascending by step and ordinal."""
-        await self._row_of_run(namespace, run_id)
+        await self._run_row(namespace, run_id)
         rows = await self.services.store.list_tool_calls(namespace, run_id, after, limit + 1)
         last = rows[limit - 1] if rows[limit:] else None
         return rows[:limit], (last.step, last.ordinal) if last is not None else None
@@ -157,22 +157,16 @@ class Control(UseCase):
     ) -> Result[PauseAnswer]:
         found = session_id
         if not found:
-            found = (await self._row_of_run(caller.namespace, run_id)).session_id
+            found = (await self._run_row(caller.namespace, run_id)).session_id
         try:
             return await self._command(caller, SessionKey(caller.namespace, found), command)
         except NotLive:
-            row = await self._row_of_run(caller.namespace, run_id)
+            row = await self._run_row(caller.namespace, run_id)
             if row.session_id != found:
                 raise Refused(Reason.RUN_NOT_FOUND) from None
             raise Refused(Reason.RUN_TERMINAL, run_id=run_id) from None
 
     async def _ended(self, key: SessionKey, run_id: str) -> tuple[Any, int]:
         """Returns the facts of a run that has ended, and the session's sequence."""
-        facts = run_view(await self._row_of_run(key.namespace, run_id)).facts
+        facts = run_view(await self._run_row(key.namespace, run_id)).facts
         return facts, await self.services.store.last_sequence(key) or 0
-
-    async def _row_of_run(self, namespace: str, run_id: str) -> RunRow:
-        row = await self.services.store.run(namespace, run_id)
-        if row is None:
-            raise Refused(Reason.RUN_NOT_FOUND)
-        return row

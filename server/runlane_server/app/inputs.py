@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from runlane_server.app.base import UseCase, check_session, request_of, run_view
+from runlane_server.app.base import UseCase, request_of, run_view, submission_facts
 from runlane_server.app.views import Caller, ForkRequest, Result, SessionView
 from runlane_server.app.waiting import wait_for_end
 from runlane_server.core.answers import (
@@ -12,7 +12,6 @@ from runlane_server.core.answers import (
     ForkAnswer,
     RunAnswer,
     RunFacts,
-    SubmissionFacts,
     SubmitAnswer,
 )
 from runlane_server.core.commands import ForkSession, InterruptRun, Submit, WithdrawSubmission
@@ -22,7 +21,6 @@ from runlane_server.core.model import SessionKey, SessionRecord, SessionState
 from runlane_server.core.sessions import decide_fork
 from runlane_server.core.words import Phase, SubmissionState
 from runlane_server.runtime.engine import Plan
-from runlane_server.store.base import RunRow
 
 
 class Inputs(UseCase):
@@ -55,17 +53,7 @@ class Inputs(UseCase):
             raise Refused(
                 Reason.SUBMISSION_SETTLED, submission_id=submission_id, state=row.state.name
             )
-        facts = SubmissionFacts(
-            row.submission_id,
-            row.session_id,
-            row.run_id,
-            row.mode,
-            row.route,
-            row.state,
-            row.create_time,
-            row.settle_time,
-            request_id=row.request_id,
-        )
+        facts = submission_facts(row)
         return await self._unchanged(
             caller, key, Reason.SUBMISSION_NOT_FOUND, lambda sequence: SubmitAnswer(sequence, facts)
         )
@@ -78,7 +66,7 @@ class Inputs(UseCase):
         try:
             result = await self._command(caller, key, InterruptRun(run_id, reason))
         except NotLive:
-            row = await self._run(caller.namespace, run_id, session_id)
+            row = await self._run_row(caller.namespace, run_id, session_id)
             if row.phase is not Phase.TERMINAL:  # it was reserved, and its turn has come since
                 return await self.interrupt(caller, session_id, run_id, reason, wait)
             ended = run_view(row).facts
@@ -165,10 +153,3 @@ class Inputs(UseCase):
         if not found:
             raise Refused(Reason.RUN_NOT_FOUND)
         return SessionKey(namespace, found)
-
-    async def _run(self, namespace: str, run_id: str, session_id: str) -> RunRow:
-        row = await self.services.store.run(namespace, run_id)
-        if row is None:
-            raise Refused(Reason.RUN_NOT_FOUND)
-        check_session(session_id, row.session_id, Reason.RUN_NOT_FOUND)
-        return row

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from runlane_server.app.base import UseCase, check_session, run_view, session_view
+from runlane_server.app.base import UseCase, check_session, run_view, session_view, submission_facts
 from runlane_server.app.views import (
     AgentView,
     LiveView,
@@ -13,15 +13,13 @@ from runlane_server.app.views import (
 )
 from runlane_server.app.waiting import wait_for_end
 from runlane_server.core.admission import allowed_commands
-from runlane_server.core.answers import SubmissionFacts
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.model import SessionKey, SessionState
-from runlane_server.core.words import ActivationState, Phase, SubmissionFailure, SubmissionState
+from runlane_server.core.words import ActivationState, Phase, SubmissionState
 from runlane_server.runtime.codec import StoredEvent
 from runlane_server.runtime.records import decode_state
 from runlane_server.store.base import (
     MessageRow,
-    RunRow,
     SessionFilter,
     SessionOrder,
     SubmissionRow,
@@ -236,13 +234,6 @@ class Queries(UseCase):
         ]
         return views, views[-1].name if len(known) > limit else None
 
-    async def _run_row(self, namespace: str, run_id: str, session_id: str) -> RunRow:
-        row = await self.services.store.run(namespace, run_id)
-        if row is None:
-            raise Refused(Reason.RUN_NOT_FOUND)
-        check_session(session_id, row.session_id, Reason.RUN_NOT_FOUND)
-        return row
-
 
 def waiting_for_executor(case: UseCase, state: SessionState) -> bool:
     """Whether the live run waits in the queue and no executor polls for its agent."""
@@ -256,18 +247,7 @@ def waiting_for_executor(case: UseCase, state: SessionState) -> bool:
 
 def submission_view(row: SubmissionRow, content_max: int) -> SubmissionView:
     """Returns a submission as it is shown; content over the limit is cut to its preview."""
-    facts = SubmissionFacts(
-        row.submission_id,
-        row.session_id,
-        row.run_id,
-        row.mode,
-        row.route,
-        row.state,
-        row.create_time,
-        row.settle_time,
-        row.message_number,
-        SubmissionFailure(row.failure) if row.failure else None,
-    )
+    facts = submission_facts(row)
     truncated = not row.content or len(row.content) > content_max
     content = b"" if truncated else row.content
     return SubmissionView(

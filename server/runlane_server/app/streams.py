@@ -8,7 +8,7 @@ never waits for it.
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from runlane_server.app.base import UseCase, check_session, run_view
+from runlane_server.app.base import UseCase, run_view
 from runlane_server.app.queries import matches, waiting_for_executor
 from runlane_server.app.views import ControlView, EventQuery, RunView
 from runlane_server.core.admission import allowed_commands
@@ -67,10 +67,7 @@ class Streams(UseCase):
     ) -> AsyncIterator[bytes]:
         """Gives encoded frames of StreamRunEvents."""
         services = self.services
-        row = await services.store.run(namespace, run_id)
-        if row is None:
-            raise Refused(Reason.RUN_NOT_FOUND)
-        check_session(session_id, row.session_id, Reason.RUN_NOT_FOUND)
+        row = await self._run_row(namespace, run_id, session_id)
         key = SessionKey(namespace, row.session_id)
         query = EventQuery(
             after=row.first_sequence - 1,
@@ -99,9 +96,7 @@ class Streams(UseCase):
         run_ids: frozenset[str] = frozenset()
         through: int | None = None
         if run_id:
-            row = await services.store.run(namespace, run_id)
-            if row is None:
-                raise Refused(Reason.RUN_NOT_FOUND)
+            row = await self._run_row(namespace, run_id)
             session_id, run_ids = row.session_id, frozenset({run_id})
             after, through = max(after, row.first_sequence - 1), row.last_sequence or None
         key = SessionKey(namespace, session_id)
@@ -145,10 +140,7 @@ class Streams(UseCase):
         self, namespace: str, run_id: str, session_id: str
     ) -> tuple[RunView, int, bytes, AsyncIterator[bytes]]:
         """Returns a terminal run, the count and digest of its history, and its messages."""
-        row = await self.services.store.run(namespace, run_id)
-        if row is None:
-            raise Refused(Reason.RUN_NOT_FOUND)
-        check_session(session_id, row.session_id, Reason.RUN_NOT_FOUND)
+        row = await self._run_row(namespace, run_id, session_id)
         if row.phase is not Phase.TERMINAL:
             raise Refused(Reason.RUN_NOT_TERMINAL, run_id=run_id, phase=row.phase.name)
         key = SessionKey(namespace, row.session_id)

@@ -282,23 +282,3 @@ class CommitRun:
 @dataclass(slots=True)
 class SettleDue:
     """Decides what is due and nothing else."""
-
-
-AnyCommand = (
-    CreateSession
-    | UpdateSession
-    | DeleteSession
-    | CloseSession
-    | ReopenSession
-    | Submit
-    | WithdrawSubmission
-    | InterruptRun
-    | PauseRun
-    | UnpauseRun
-    | AnswerInteraction
-    | RestoreRun
-    | SettleRun
-    | LeaseActivation
-    | CommitRun
-    | SettleDue
-)
