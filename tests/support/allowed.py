@@ -52,4 +52,7 @@ def check_allowed(state: SessionState, context: Context) -> None:
             continue
         if decision.state is not None:
             admitted.append(command)
+    if state.run is not None and state.run.proxies and Command.ANSWER not in admitted:
+        # A proxy is answered in the session of its question.
+        admitted.append(Command.ANSWER)
     assert allowed_commands(state) == admitted

@@ -4,13 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 from runlane_server.core.answers import Answer
+from runlane_server.core.children import take_child
+from runlane_server.core.commands import CommitRun, StartChildRun, TakeChild, TakeNotice
 from runlane_server.core.context import Context, Decision
 from runlane_server.core.errors import Refused
-from runlane_server.core.machine import decide, decide_due
+from runlane_server.core.machine import decide, decide_due, decide_with_child
 from runlane_server.core.model import Rules, SessionKey, SessionState
 from runlane_server.core.rows import (
     Event,
     MessageAppended,
+    NoticePut,
     RunEnded,
     RunInserted,
     SubmissionInserted,
@@ -19,10 +22,16 @@ from runlane_server.core.rows import (
     ToolCallInserted,
     ToolCallMoved,
 )
-from runlane_server.core.words import StopReason, ToolCallState
+from runlane_server.core.words import (
+    InteractionState,
+    NoticeKind,
+    StopReason,
+    ToolCallState,
+    ToolOutcome,
+)
 from runlane_server.runtime.records import encode_state
 
-from support.steps import SECOND, Step
+from support.steps import SECOND, Step, text
 
 _ENDS = {"COMMITTED", "CANCELLED", "OUTCOME_UNKNOWN"}
 KEY = SessionKey("default", "ses_1")
@@ -57,6 +66,8 @@ class Lane:
         self.inputs: dict[str, str] = {}
         self._labels: dict[str, str] = {}
         self._calls: dict[tuple[str, int, int], list[str]] = {}
+        self.children: list[Lane] = []
+        self.notices: list[NoticePut] = []
 
     def context(self, label: str = "") -> Context:
         return Context(
@@ -75,7 +86,14 @@ class Lane:
         for step in steps:
             self.now += step.passes
             self.due()
-            if not step.passes:
+            if step.on_child is not None:
+                number, steps = step.on_child
+                child = self.children[number]
+                child.now = self.now
+                child.do(*steps)
+                self.told_of(child)
+                given = None
+            elif not step.passes:
                 given = self.decided(step.make(self.state), step.label).answer
                 assert given is not None
         return given
@@ -103,12 +121,52 @@ class Lane:
     def decided(self, command: Any, label: str = "") -> Decision:
         before = encode_state(self.state) if self.state is not None else b""
         try:
-            decision = decide(self.state, command, self.context(label))
+            decision = self._decided(command, self.context(label))
         finally:
             after = encode_state(self.state) if self.state is not None else b""
             assert after == before, "a decision changed what it was given"
         self._take(decision)
         return decision
+
+    def _decided(self, command: Any, context: Context) -> Decision:
+        starts = isinstance(command, CommitRun) and any(
+            isinstance(one, StartChildRun) for one in command.operations
+        )
+        if not starts:
+            return decide(self.state, command, context)
+        number = len(self.children)
+        child = Lane(self.rules, SessionKey(KEY.namespace, f"{self.key.session_id}_{number}"))
+        child.now, child.new_id = self.now, self.new_id
+        decision, made = decide_with_child(
+            self.state, None, command, context, replace(context, key=child.key, request_id="child")
+        )
+        if made.state is not None:
+            child._take(made)
+            self.children.append(child)
+        return decision
+
+    def told_of(self, child: "Lane") -> None:
+        """Takes in what has become of a child run, as a notice would bring it."""
+        ((run_id, (_, end)),) = child.runs.items()
+        command = TakeChild(run_id)
+        if end != "LIVE":
+            command.stop_reason = StopReason[end]
+            command.outcome = ToolOutcome.OK if end == "COMPLETED" else ToolOutcome.ERROR
+            command.result = text(f"child {end}")
+        run = self.state.run if self.state is not None else None
+        for proxy in run.proxies if run is not None else ():
+            state = InteractionState.ANSWERED if end == "LIVE" else InteractionState.CLOSED
+            command.settled[proxy.question.interaction_id] = (state, None)
+        decision, untouched = take_child(self.state, child.state, command, self.context())
+        assert untouched.state is None
+        self._take(decision)
+
+    def cancel_children(self) -> None:
+        """Brings the children what their parent asked of them, and the parent what came of it."""
+        for child in self.children:
+            child.now = self.now
+            child.decided(TakeNotice(NoticeKind.CANCEL, "parent"))
+            self.told_of(child)
 
     def _take(self, decision: Decision) -> None:
         if decision.state is None:
@@ -148,6 +206,8 @@ class Lane:
             assert self.inputs[label] == "PENDING", "one end each"
             why = f" {row.failure.name}" if row.failure is not None else ""
             self.inputs[label] = row.state.name + why
+        elif isinstance(row, NoticePut):
+            self.notices.append(row)
         elif isinstance(row, MessageAppended):
             self.messages.append(row)
             if row.call is not None:

@@ -24,8 +24,10 @@ from runlane_server.core.commands import (
     ReserveModelStep,
     RestoreRun,
     SettleRun,
+    StartChildRun,
     Submit,
     Suspend,
+    SuspendForChildren,
     ToolResult,
     UnpauseRun,
     Verdict,
@@ -35,12 +37,21 @@ from runlane_server.core.model import (
     Content,
     Failure,
     Fence,
+    RunOptions,
     SessionRecord,
     SessionState,
     ToolUse,
     Usage,
 )
-from runlane_server.core.words import Mode, OnMiss, PromptKind, RunFailure, StopReason, ToolOutcome
+from runlane_server.core.words import (
+    ChildrenMode,
+    Mode,
+    OnMiss,
+    PromptKind,
+    RunFailure,
+    StopReason,
+    ToolOutcome,
+)
 from runlane_server.transport.content import input_content
 
 SECOND = 1_000_000
@@ -64,16 +75,24 @@ class Step:
     """A command to come; `label` is its request_id, and names its input in what follows.
 
     With `passes` it is no command: so many microseconds go by, and what is due happens.
+    With `on_child` neither: the steps are done on the session of a child run, counted from 0
+    as they were started, and the parent is told.
     """
 
     make: Callable[[SessionState], Any]
     label: str = ""
     passes: int = 0
+    on_child: "tuple[int, tuple[Step, ...]] | None" = None
 
 
 def passes(microseconds: int) -> Step:
     """Time goes by."""
     return Step(lambda _: None, passes=microseconds)
+
+
+def on_child(number: int, *steps: "Step") -> Step:
+    """Something happens to a child run."""
+    return Step(lambda _: None, on_child=(number, steps))
 
 
 def put(label: str, mode: Mode, **how: Any) -> Step:
@@ -182,7 +201,15 @@ def settle(how: StopReason) -> Step:
     return Step(lambda s: SettleRun(s.run.run_id if s.run is not None else "run_x", how, "lost"))
 
 
+def starts(call: str, **options: Any) -> StartChildRun:
+    """A child run answers a call."""
+    asked = RunOptions(**options) if options else None
+    return StartChildRun(call, text(f"do {call}"), SessionRecord(), asked)
+
+
 RESERVE = ReserveModelStep()
+ALL_CHILDREN = SuspendForChildren(ChildrenMode.ALL)
+ANY_CHILD = SuspendForChildren(ChildrenMode.ANY)
 create = Step(lambda _: CreateSession(SessionRecord(default_agent=AGENT)))
 first = put("first", Mode.START)
 reserve = commit(RESERVE)
@@ -194,3 +221,10 @@ close_cancel = Step(lambda _: CloseSession(cancel_run=True))
 reopen = Step(lambda _: ReopenSession())
 delete = Step(lambda _: DeleteSession())
 delete_force = Step(lambda _: DeleteSession(force=True))
+
+# What happens to a child run.
+child_ends = on_child(0, lease(), reserve, commit(answer("child"), outcome=COMPLETED))
+child_fails = on_child(0, lease(), commit(outcome=FAILED))
+child_asks = on_child(0, lease(), reserve, commit(outcome=question()))
+child_is_answered = on_child(0, reply())
+second_ends = on_child(1, lease(), reserve, commit(answer("second"), outcome=COMPLETED))

@@ -9,6 +9,8 @@ from runlane_server.core.model import RunLimits, RunOptions, SessionState
 from runlane_server.core.words import Mode, PromptKind, Recovery, ToolErrorPolicy
 
 from support.steps import (
+    ALL_CHILDREN,
+    ANY_CHILD,
     CANCELLED,
     COMPLETED,
     LEASE,
@@ -17,8 +19,10 @@ from support.steps import (
     Step,
     answer,
     asks,
+    child_asks,
     claims,
     close,
+    close_cancel,
     commit,
     create,
     delete,
@@ -32,6 +36,7 @@ from support.steps import (
     question,
     reserve,
     results,
+    starts,
     steer,
 )
 
@@ -64,6 +69,7 @@ _ASKS = commit(asks("c1", "c2"))
 _CLAIMED, _IDEM = commit(claims("c1")), commit(claims("c1", idempotent=True))
 _FINAL = commit(answer())
 _LOST = passes(LEASE)
+_PARENT = commit(asks("c1", "c2"), starts("c1"))
 _ASK = commit(outcome=question())
 _EXPIRES = commit(outcome=question(expire=60 * SECOND))
 
@@ -149,6 +155,17 @@ STATES: dict[str, tuple[Step, ...]] = {
     "Wp queues": (*_AUTO, *_QUEUES, pause, _ASK),
     "Wp expires": (*_AUTO, _EXPIRES, pause),
     "Wp ask": (*_AUTO, commit(asks("c1")), pause, commit(outcome=question("c1"))),
+    "C": (*_AUTO, _PARENT, commit(outcome=ALL_CHILDREN)),
+    "C any": (*_AUTO, _PARENT, commit(starts("c2")), commit(outcome=ANY_CHILD)),
+    "C two": (*_AUTO, _PARENT, commit(starts("c2")), commit(outcome=ALL_CHILDREN)),
+    "C asked": (*_AUTO, _PARENT, commit(outcome=ALL_CHILDREN), child_asks),
+    "C queues": (*_AUTO, _PARENT, *_QUEUES, commit(outcome=ALL_CHILDREN)),
+    "Cp": (*_AUTO, _PARENT, commit(outcome=ALL_CHILDREN), pause),
+    "K": (*_AUTO, _PARENT, commit(outcome=ALL_CHILDREN), interrupt()),
+    "K queues": (*_AUTO, _PARENT, *_QUEUES, commit(outcome=ALL_CHILDREN), interrupt()),
+    "K late": (*_AUTO, _PARENT, commit(outcome=RELEASE), passes(HOUR)),
+    "L child": (*_AUTO, _PARENT),
+    "Q child": (*_AUTO, _PARENT, commit(outcome=RELEASE)),
     "P": (*_AUTO, pause, commit(outcome=RELEASE)),
     "P queues": (*_AUTO, pause, *_QUEUES, commit(outcome=RELEASE)),
     "P batch": (*_AUTO, _ASKS, pause, _LOST),
@@ -156,6 +173,8 @@ STATES: dict[str, tuple[Step, ...]] = {
     "closed Lp": (*_AUTO, pause, close),
     "closed W": (*_AUTO, _ASK, close),
     "closed P": (*_AUTO, pause, commit(outcome=RELEASE), close),
+    "closed C": (*_AUTO, _PARENT, commit(outcome=ALL_CHILDREN), close),
+    "closed K": (*_AUTO, _PARENT, commit(outcome=ALL_CHILDREN), close_cancel),
     "closed": (*_IDLE, close),
     "closed Q": (*_Q, close),
     "closed L": (*_L, close),

@@ -12,7 +12,8 @@ from runlane.v1 import event_pb2, message_pb2
 from runlane_server.app.base import Limits, Services
 from runlane_server.app.service import App, Committed
 from runlane_server.app.views import Caller
-from runlane_server.core.model import Rules, SessionKey, SessionState
+from runlane_server.core.commands import CommitRun, StartChildRun
+from runlane_server.core.model import Fence, Rules, SessionKey, SessionState
 from runlane_server.core.rows import EventType
 from runlane_server.core.words import SubmissionFailure
 from runlane_server.runtime.bus import Bus
@@ -25,7 +26,7 @@ from runlane_server.store.sqlite import SqliteStore
 from runlane_server.transport.codec import ProtoCodec
 
 from support.lane import START, Ids
-from support.steps import Step
+from support.steps import Step, fence_of
 
 EMBEDDED = "embedded-"
 WHOLE = 2**40
@@ -80,7 +81,7 @@ class World:
         leases = await store.leases()
         queued = await store.queued_activations()
         dispatch.load(queued, leases)
-        self.app._timers.load(await store.timers(), leases, queued)
+        self.app._timers.load(await store.timers(), leases, queued, await store.notices())
         dispatch.drained.update(await store.drained_executors())
 
     async def stop(self) -> None:
@@ -105,7 +106,12 @@ class World:
         """Does steps through the engine; returns the answer of the last."""
         answer = None
         for step in steps:
-            if step.passes:
+            if step.on_child is not None:
+                number, steps = step.on_child
+                await self.do((await self.children(session_id))[number], *steps)
+                await self.ring()
+                answer = None
+            elif step.passes:
                 self.clock.advance(step.passes)
                 await self.settle(session_id)
             else:
@@ -115,15 +121,31 @@ class World:
     async def call(self, session_id: str, step: Step) -> tuple[Any, bool]:
         key = SessionKey("default", session_id)
         command = step.make(await self.state(session_id))
+        if isinstance(command, CommitRun) and any(
+            isinstance(one, StartChildRun) for one in command.operations
+        ):
+            return await self.app._committed(self.caller("Commit"), key, command, "client")
         request = None
         if step.label:
             request = RequestKey("default", type(command).__name__, session_id, step.label)
         return await self.engine.execute(plan(key, command, "client", request, b"#"))
 
+    async def children(self, session_id: str) -> list[str]:
+        """The sessions of the child runs of a session, as they were started."""
+        return [
+            one.child_run_started.child_session_id
+            for one in await self.events(session_id)
+            if one.type == EventType.CHILD_RUN_STARTED
+        ]
+
     async def settle(self, session_id: str) -> None:
         """Decides what is due, as a timer would."""
         await self.engine.peek(SessionKey("default", session_id))
         await self.engine.flush()
+
+    def fence(self, state: SessionState) -> Fence:
+        """The right fence of the leased run of a session."""
+        return fence_of(state)
 
     async def ring(self) -> None:
         """Fires the alarms that are due, as the alarm clock of a server does."""

@@ -8,7 +8,7 @@ from runlane_server.app.views import Caller, Result, RunView, SessionView
 from runlane_server.core.answers import RunFacts, SubmissionFacts
 from runlane_server.core.drafting import NewId, live_run_facts, session_facts
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Rules, SessionKey
+from runlane_server.core.model import ParentLink, Rules, SessionKey
 from runlane_server.core.words import Phase, Position, RunFailure, StopReason, SubmissionFailure
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.codec import Codec
@@ -150,6 +150,15 @@ def _ended_facts(row: RunRow) -> RunFacts:
         output_message_number=row.output_message_number,
         message_cutoff=row.message_cutoff,
         end_time=row.end_time,
+        parent=_parent(row),
+    )
+
+
+def _parent(row: RunRow) -> ParentLink | None:
+    if not row.parent_run_id:
+        return None
+    return ParentLink(
+        row.parent_session_id, row.parent_run_id, row.parent_call_id, row.parent_depth
     )
 
 

@@ -50,11 +50,18 @@ class Control(UseCase):
     async def find_interaction(
         self, namespace: str, run_id: str, interaction_id: str
     ) -> InteractionRow:
-        """Reads the interaction that an answer names; the run may be empty."""
+        """Reads the interaction that an answer names; the run may be empty.
+
+        For a proxy it is the question that it shows: that alone decides.
+        """
         row = await self.services.store.interaction(namespace, interaction_id)
         if row is None or (run_id and row.run_id != run_id):
             raise Refused(Reason.INTERACTION_NOT_FOUND)
-        return row
+        if not row.proxy_interaction_id:
+            return row
+        if row.state is InteractionState.CLOSED:
+            raise Refused(Reason.INTERACTION_CLOSED, interaction_id=interaction_id)
+        return await self.find_interaction(namespace, row.proxy_run_id, row.proxy_interaction_id)
 
     async def find_external(self, namespace: str, token: str) -> InteractionRow:
         """Reads the interaction that a token completes."""

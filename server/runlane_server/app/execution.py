@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from runlane_server.app.base import UseCase, request_of, run_view
+from runlane_server.app.contexts import plan_context, read_small
 from runlane_server.app.control import external_token
 from runlane_server.app.views import (
     ActivationControl,
@@ -15,14 +16,23 @@ from runlane_server.app.views import (
     PollView,
     Result,
 )
-from runlane_server.core.answers import CommitAnswer, DrainAnswer, LeaseAnswer
-from runlane_server.core.commands import CommitRun, LeaseActivation, Release, Suspend
-from runlane_server.core.errors import Reason, Refused
+from runlane_server.core.answers import Answer, CommitAnswer, DrainAnswer, LeaseAnswer
+from runlane_server.core.commands import (
+    CommitRun,
+    LeaseActivation,
+    RecordCompaction,
+    Release,
+    StartChildRun,
+    Suspend,
+)
+from runlane_server.core.context import Context, Decision
+from runlane_server.core.errors import NotRead, Reason, Refused
 from runlane_server.core.execution import holds
+from runlane_server.core.machine import decide_with_child
 from runlane_server.core.model import Delta, Fence, SessionKey, SessionState
-from runlane_server.core.words import PromptKind
+from runlane_server.core.words import PromptKind, Role
 from runlane_server.runtime.dispatch import Waiting
-from runlane_server.runtime.engine import plan
+from runlane_server.runtime.engine import Plan, plan
 from runlane_server.runtime.records import decode_answer, encode_answer
 from runlane_server.store.base import (
     Committed,
@@ -33,11 +43,15 @@ from runlane_server.store.base import (
     MessageRow,
     RequestKey,
     RequestRecord,
+    SummaryRow,
     ToolCallRow,
 )
 from runlane_server.store.errors import StoreError, StoreUnavailable
 
 T = TypeVar("T")
+
+READS_MAX = 5
+"""Times that a commit is read for again, since more was appended meanwhile."""
 
 FRAME_MESSAGES = 256
 FRAME_BYTES = 1024 * 1024
@@ -174,15 +188,7 @@ class Execution(UseCase):
         if state is not None and state.run is not None and holds(state.run, fence):
             activation = state.run.activation
             actor = f"executor:{activation.executor_id if activation is not None else ''}"
-        answer, replayed = await services.engine.execute(
-            plan(
-                key,
-                command,
-                actor,
-                request_of(caller, fence.activation_id),
-                caller.request_hash,
-            )
-        )
+        answer, replayed = await self._committed(caller, key, command, actor)
         assert isinstance(answer, CommitAnswer)  # noqa: S101 - the method is in the key
         delivered: list[MessageRow] = []
         if answer.delivered:
@@ -204,14 +210,52 @@ class Execution(UseCase):
             token = external_token(secret, answer.interaction_id) if external else ""
         return CommitView(answer, delivered, control, lost, replayed, token)
 
+    async def _committed(
+        self, caller: Caller, key: SessionKey, command: CommitRun, actor: str
+    ) -> tuple[Answer, bool]:
+        services = self.services
+        request = request_of(caller, command.fence.activation_id)
+        work = plan(key, command, actor, request, caller.request_hash)
+        if any(isinstance(one, StartChildRun) for one in command.operations):
+            child = SessionKey(caller.namespace, services.new_id("ses"))
+
+            def choose(
+                states: list[SessionState | None], contexts: list[Context]
+            ) -> Sequence[Decision]:
+                return decide_with_child(states[0], states[1], command, contexts[0], contexts[1])
+
+            work = Plan((key, child), choose, actor, request, caller.request_hash)
+        summaries = [one for one in command.operations if isinstance(one, RecordCompaction)]
+        for _ in range(READS_MAX):
+            for one in summaries:
+                rows = await services.store.messages_by_number(key, [one.through + 1])
+                one.next_role = Role(services.codec.role(rows[0].data)) if rows else None
+            with suppress(NotRead):
+                return await services.engine.execute(work)
+        raise StoreUnavailable("a commit could not be decided: its session changed all the time")
+
     async def model_context(
         self, caller: Caller, fence: Fence, after: int
-    ) -> AsyncIterator[bytes | int]:
-        """Gives frames of messages after a number, then the number of the last one."""
+    ) -> AsyncIterator[SummaryRow | bytes | int]:
+        """Gives what the model is to see that a reader has not seen.
+
+        A summary where there is one to be told, frames of messages, then the number of the
+        last one.
+        """
         services = self.services
         key = SessionKey(caller.namespace, fence.session_id)
         state, _ = await services.engine.settled(key)
-        last, number = _fenced(state, fence).message_count, after
+        wanted = plan_context(_fenced(state, fence), after)
+        if wanted.summary_through:
+            summary = await services.store.summary(key, wanted.summary_through)
+            if summary is None:
+                raise Refused(Reason.STALE_ACTIVATION, run_id=fence.run_id)
+            yield summary
+        for number in wanted.anchors:
+            # Each in a frame of its own: a message may nearly fill one.
+            rows = await services.store.messages_by_number(key, [number])
+            yield services.codec.message_batch([row.data for row in rows])
+        last, number = wanted.last, wanted.after
         while number < last:
             rows = await services.store.messages(key, number + 1, last, FRAME_MESSAGES, FRAME_BYTES)
             if not rows:
@@ -324,31 +368,28 @@ class Execution(UseCase):
         if row is None:
             raise Refused(Reason.RUN_NOT_FOUND)
         control = ActivationControl(ended=True)
-        context, reserved = None, 0
+        summary: SummaryRow | None = None
+        context: list[MessageRow] | None = None
+        reserved = 0
         calls: list[ToolCallRow] = []
         answered: list[InteractionRow] = []
         if state is not None and state.run is not None and not lost:
             control = _control(state, lease_expire_time)
             reserved, step = state.run.reserved_step, state.run.steps_committed
-            context = await self._small_context(key, state.message_count, context_bytes_max)
+            small = await read_small(
+                services.store, key, plan_context(state, 0), FRAME_MESSAGES, context_bytes_max
+            )
+            if small is not None:
+                summary, context = small
             if state.run.calls:
                 calls = await services.store.list_tool_calls(
                     namespace, fence.run_id, (step, 0), len(state.run.calls)
                 )
             answered = await services.store.answered_interactions(namespace, fence.run_id, step)
-        view = LeasedView(fence, run_view(row), reserved, calls, answered, context, control)
+        view = LeasedView(
+            fence, run_view(row), reserved, calls, answered, context, control, summary
+        )
         return PollView(view, fence_lost=lost, sequence=answer.sequence, replayed=replayed)
-
-    async def _small_context(
-        self, key: SessionKey, count: int, bytes_max: int
-    ) -> list[MessageRow] | None:
-        """Reads the whole context where it is no larger than asked for."""
-        if bytes_max <= 0 or count > FRAME_MESSAGES:
-            return None
-        rows = await self.services.store.messages(key, 1, count, count, bytes_max)
-        if len(rows) < count or sum(len(row.data) for row in rows) > bytes_max:
-            return None
-        return rows
 
     async def _expect_session(self, key: SessionKey) -> None:
         state = (await self.services.engine.peek(key)).state

@@ -101,6 +101,8 @@ class Inputs(UseCase):
                 raise Refused(Reason.RUN_NOT_FOUND)
             if run.phase is not Phase.TERMINAL:
                 raise Refused(Reason.RUN_NOT_TERMINAL, run_id=source_run_id, phase=run.phase.name)
+            if run.parent_run_id:
+                raise Refused(Reason.RUN_NOT_TOP_LEVEL, run_id=source_run_id)
             if len(states) == 1:  # onto its own source
                 raise Refused(Reason.SESSION_EXISTS, session_id=target.session_id, deleted="false")
             command = ForkSession(
@@ -111,6 +113,7 @@ class Inputs(UseCase):
                 record,
                 asked.input,
                 asked.options,
+                run.summary_through,
             )
             return decide_fork(states[0], states[1], command, contexts[0], contexts[1])
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from runlane_server.app.base import UseCase, check_session, run_view, session_view, submission_facts
 from runlane_server.app.views import (
     AgentView,
+    LineageView,
     LiveView,
     Page,
     RunView,
@@ -14,7 +15,7 @@ from runlane_server.app.views import (
 from runlane_server.app.waiting import wait_for_end
 from runlane_server.core.admission import allowed_commands
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import SessionKey, SessionState
+from runlane_server.core.model import ParentLink, SessionKey, SessionState
 from runlane_server.core.words import ActivationState, Phase, SubmissionState
 from runlane_server.runtime.codec import StoredEvent
 from runlane_server.runtime.records import decode_state
@@ -83,8 +84,19 @@ class Queries(UseCase):
     async def fork_points(
         self, namespace: str, session_id: str, after: tuple[int, str] | None, limit: int
     ) -> Page[RunView]:
-        """Lists the terminal runs of a session, ascending by creation."""
-        return await self.list_runs(namespace, session_id, [Phase.TERMINAL], after, limit)
+        """Lists the terminal top-level runs of a session, ascending by creation."""
+        page = await self.list_runs(namespace, session_id, [Phase.TERMINAL], after, limit)
+        # The session of a child run has that run alone.
+        return Page([one for one in page.items if one.facts.parent is None], page.after)
+
+    async def list_child_runs(
+        self, namespace: str, run_id: str, after: tuple[int, str] | None, limit: int
+    ) -> Page[RunView]:
+        """Lists the direct child runs of a run, ascending by creation."""
+        await self._run_row(namespace, run_id)
+        rows = await self.services.store.list_child_runs(namespace, run_id, after, limit + 1)
+        cursor = (rows[limit - 1].create_time, rows[limit - 1].run_id) if rows[limit:] else None
+        return Page([run_view(row) for row in rows[:limit]], cursor)
 
     async def wait_run(
         self, namespace: str, run_id: str, session_id: str, wait: float, include_output: bool
@@ -140,7 +152,7 @@ class Queries(UseCase):
 
     async def lineage(
         self, namespace: str, session_id: str, after: tuple[int, str] | None, limit: int
-    ) -> tuple[Page[SessionView], list[tuple[str, str]]]:
+    ) -> tuple[Page[SessionView], LineageView]:
         """Reads the forks of a session, and where it comes from."""
         await self.get_session(namespace, session_id)
         where = SessionFilter(forks_of=session_id)
@@ -148,7 +160,19 @@ class Queries(UseCase):
         ancestors = await self.services.store.ancestors(
             SessionKey(namespace, session_id), ANCESTORS_MAX
         )
-        return page, ancestors
+        return page, LineageView(ancestors, await self._parents(namespace, session_id))
+
+    async def _parents(self, namespace: str, session_id: str) -> list[ParentLink]:
+        """Reads the parents of the session of a child run, the nearest first."""
+        parents: list[ParentLink] = []
+        while len(parents) < self.services.rules.max_child_depth:
+            row = await self.services.store.session(SessionKey(namespace, session_id))
+            link = decode_state(row.state).parent if row is not None else None
+            if link is None:
+                break
+            parents.append(link)
+            session_id = link.session_id
+        return parents
 
     async def list_messages(
         self,

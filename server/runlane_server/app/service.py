@@ -75,7 +75,7 @@ class App(Sessions, Inputs, Control, Execution, Queries, Streams):
         queued = await store.queued_activations()
         dispatch.load(queued, leases)
         dispatch.drained.update(await store.drained_executors())
-        self._timers.load(await store.timers(), leases, queued)
+        self._timers.load(await store.timers(), leases, queued, await store.notices())
         self._timers.start()
         loop = asyncio.get_running_loop()
         self._upkeeping = [

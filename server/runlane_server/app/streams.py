@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from runlane_server.app.base import UseCase, run_view
 from runlane_server.app.queries import matches, waiting_for_executor
-from runlane_server.app.views import ControlView, EventQuery, RunView
+from runlane_server.app.views import ControlView, EventQuery, HistoryView
 from runlane_server.core.admission import allowed_commands
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.model import SessionKey
@@ -138,14 +138,17 @@ class Streams(UseCase):
 
     async def history_at_run(
         self, namespace: str, run_id: str, session_id: str
-    ) -> tuple[RunView, int, bytes, AsyncIterator[bytes]]:
-        """Returns a terminal run, the count and digest of its history, and its messages."""
+    ) -> tuple[HistoryView, AsyncIterator[bytes]]:
+        """Returns the history at the end of a terminal run, and its messages."""
         row = await self._run_row(namespace, run_id, session_id)
         if row.phase is not Phase.TERMINAL:
             raise Refused(Reason.RUN_NOT_TERMINAL, run_id=run_id, phase=row.phase.name)
         key = SessionKey(namespace, row.session_id)
-        frames = self._message_frames(key, 0, row.message_cutoff)
-        return run_view(row), row.message_cutoff, row.digest, frames
+        summary = None
+        if row.summary_through:
+            summary = await self.services.store.summary(key, row.summary_through)
+        view = HistoryView(run_view(row), row.message_cutoff, row.digest, summary)
+        return view, self._message_frames(key, 0, row.message_cutoff)
 
     async def _message_frames(self, key: SessionKey, after: int, last: int) -> AsyncIterator[bytes]:
         services, number = self.services, after

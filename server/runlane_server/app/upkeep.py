@@ -4,12 +4,14 @@ import asyncio
 
 import structlog
 
-from runlane_server.app.base import UseCase
+from runlane_server.app.base import Services, UseCase
+from runlane_server.app.notices import Notices
 from runlane_server.core.model import Run
 from runlane_server.core.words import ActivationState, TimerKind
 from runlane_server.runtime.timers import Alarm
 
 SWEEP_ROWS = 500
+SWEEP_SESSIONS = 16
 REQUEST_ROWS = 500
 REQUEST_INTERVAL = 60.0
 LISTEN_INTERVAL = 1.0
@@ -20,10 +22,18 @@ log = structlog.get_logger(__name__)
 class Upkeep(UseCase):
     """Handles alarms, and keeps the store tidy."""
 
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self._notices = Notices(services)
+
     async def fire(self, alarm: Alarm) -> int | None:
         """Handles an alarm; returns when it is due again, or None."""
         services = self.services
+        if alarm.notice is not None:
+            return await self._notices.take(alarm.notice)
         if alarm.kind is TimerKind.SWEEP:
+            if not await self._notices.delete_children(alarm.key, SWEEP_SESSIONS):
+                return services.clock.now()
             done = await services.store.sweep(alarm.key, SWEEP_ROWS)
             return None if done else services.clock.now()
         if alarm.backoff:

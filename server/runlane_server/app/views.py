@@ -5,9 +5,16 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from runlane_server.core.answers import CommitAnswer, RunFacts, SessionFacts, SubmissionFacts
-from runlane_server.core.model import Activation, Content, Fence, RunOptions, SessionRecord
+from runlane_server.core.model import (
+    Activation,
+    Content,
+    Fence,
+    ParentLink,
+    RunOptions,
+    SessionRecord,
+)
 from runlane_server.core.words import Command, Phase
-from runlane_server.store.base import InteractionRow, MessageRow, ToolCallRow
+from runlane_server.store.base import InteractionRow, MessageRow, SummaryRow, ToolCallRow
 
 Item = TypeVar("Item")
 Given = TypeVar("Given")
@@ -136,6 +143,7 @@ class LeasedView:
         calls: The open batch.
         answered: Interactions that were answered since the newest model step.
         context: The messages where they fit what was asked for, else None.
+        summary: What stands for those that are not among them; None: nothing does.
     """
 
     fence: Fence
@@ -145,6 +153,7 @@ class LeasedView:
     answered: list[InteractionRow]
     context: list[MessageRow] | None
     control: ActivationControl
+    summary: SummaryRow | None = None
 
 
 @dataclass(slots=True)
@@ -168,6 +177,29 @@ class CommitView:
     fence_lost: bool
     replayed: bool
     external_token: str = ""
+
+
+@dataclass(slots=True)
+class HistoryView:
+    """The history at the end of a run: `message_count` messages with a digest."""
+
+    run: RunView
+    message_count: int
+    digest: bytes
+    summary: SummaryRow | None
+
+
+@dataclass(slots=True)
+class LineageView:
+    """Where a session comes from.
+
+    Attributes:
+        ancestors: (session_id, run_id) of the direct source of a fork, its source, and so on.
+        parents: Of the session of a child run: its parent, the parent of that, and so on.
+    """
+
+    ancestors: list[tuple[str, str]]
+    parents: list[ParentLink]
 
 
 @dataclass(slots=True)

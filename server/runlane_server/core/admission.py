@@ -31,8 +31,14 @@ class Column(Enum):
     """WAITING for the answer to its interaction."""
     WP = "Wp"
     """WAITING, pause remembered."""
+    C = "C"
+    """WAITING for child runs."""
+    CP = "Cp"
+    """WAITING for child runs, pause remembered."""
     P = "P"
     """PAUSED."""
+    K = "K"
+    """Ending: it waits for the last end of its child runs."""
 
 
 class Cell(Enum):
@@ -68,18 +74,19 @@ _WORDS = {
 }
 
 # fmt: off
+# ruff: noqa: E501 - a table is read by its columns
 _ROWS = """
-             IDLE   Q       L        Lp       Lc      ST       STp      W        Wp      P
-START        start  busy    busy     busy     busy    busy     busy     busy     busy    busy
-AUTO         start  steer   steer    steer    follow  steer    steer    steer    steer   steer
-QUEUE        start  follow  follow   follow   follow  follow   follow   follow   follow  follow
-STEER        idle   steer   steer    steer    canc    steer    steer    steer    steer   steer
-FOLLOW_UP    idle   follow  follow   follow   follow  follow   follow   follow   follow  follow
-REPLACE      start  settle  request  request  follow  settle   settle   settle   settle  settle
-INTERRUPT    idle   settle  request  request  =       settle   settle   settle   settle  settle
-PAUSE        idle   do      request  =        canc    request  =        request  =       =
-UNPAUSE      idle   =       =        do       canc    =        do       =        do      do
-DELETE       do     live    live     live     live    live     live     live     live    live
+             IDLE   Q       L        Lp       Lc      ST       STp      W        Wp      C        Cp      P       K
+START        start  busy    busy     busy     busy    busy     busy     busy     busy    busy     busy    busy    busy
+AUTO         start  steer   steer    steer    follow  steer    steer    steer    steer   steer    steer   steer   follow
+QUEUE        start  follow  follow   follow   follow  follow   follow   follow   follow  follow   follow  follow  follow
+STEER        idle   steer   steer    steer    canc    steer    steer    steer    steer   steer    steer   steer   canc
+FOLLOW_UP    idle   follow  follow   follow   follow  follow   follow   follow   follow  follow   follow  follow  follow
+REPLACE      start  settle  request  request  follow  settle   settle   settle   settle  settle   settle  settle  follow
+INTERRUPT    idle   settle  request  request  =       settle   settle   settle   settle  settle   settle  settle  =
+PAUSE        idle   do      request  =        canc    request  =        request  =       request  =       =       canc
+UNPAUSE      idle   =       =        do       canc    =        do       =        do      =        do      do      canc
+DELETE       do     live    live     live     live    live     live     live     live    live     live    live    live
 """
 # fmt: on
 
@@ -97,6 +104,7 @@ TABLE = _table()
 
 SUBMIT_COMMANDS: dict[Mode, Command] = {mode: Command[mode.name] for mode in Mode}
 _SUBMITS = frozenset(SUBMIT_COMMANDS.values())
+_CHILDS = frozenset({Command.INTERRUPT, Command.PAUSE, Command.UNPAUSE, Command.STEER})
 _RESTORABLE = frozenset({Column.L, Column.LP, Column.LC, Column.ST, Column.STP})
 
 
@@ -105,7 +113,11 @@ def column(state: SessionState) -> Column:
     run = state.run
     if run is None:
         return Column.IDLE
+    if run.ending is not None:
+        return Column.K
     pause = run.pause_requested
+    if run.children_wait is not None:
+        return Column.CP if pause else Column.C
     if run.wait is not None:
         return Column.WP if pause else Column.W
     activation = run.activation
@@ -131,12 +143,20 @@ def allowed_commands(state: SessionState) -> list[Command]:
         for command, cells in TABLE.items()
         if cells[where] not in _WITHOUT_EFFECT and not (closed and command in _SUBMITS)
     }
-    allowed.add(Command.REOPEN if closed else Command.CLOSE)
+    if state.parent is None:
+        allowed.add(Command.REOPEN if closed else Command.CLOSE)
+    else:
+        allowed = {one for one in allowed if takes_as_child(one, TABLE[one][where])}
     if state.steers or state.next_runs:
         allowed.add(Command.WITHDRAW)
     run = state.run
     if where in _RESTORABLE or (run is not None and where is Column.Q and run.not_before):
         allowed.add(Command.RESTORE)
-    if run is not None and run.wait is not None:
+    if run is not None and (run.wait is not None or run.proxies):
         allowed.add(Command.ANSWER)
     return sorted(allowed)
+
+
+def takes_as_child(command: Command, cell: Cell) -> bool:
+    """Whether the session of a child run takes a command at all: it has one run, and no lane."""
+    return command in _CHILDS or (command is Command.AUTO and cell is Cell.STEER)

@@ -6,7 +6,15 @@ Answers are stored under their request_id and outlive their session.
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from runlane_server.core.model import Activation, Cancellation, Fence, ToolCall, Usage
+from runlane_server.core.model import (
+    Activation,
+    Cancellation,
+    ChildrenWait,
+    Fence,
+    ParentLink,
+    ToolCall,
+    Usage,
+)
 from runlane_server.core.words import (
     InteractionState,
     Mode,
@@ -51,6 +59,10 @@ class RunFacts:
     pause_requested: bool = False
     stalled: bool = False
     recoveries: int = 0
+    parent: ParentLink | None = None
+    children_wait: ChildrenWait | None = None
+    ending_cause: StopReason | None = None
+    live_children: int = 0
 
 
 @dataclass(slots=True)
@@ -82,6 +94,8 @@ class SessionFacts:
     current_run_id: str
     create_time: int
     update_time: int
+    parent_run_id: str = ""
+    compacted_through: int = 0
 
 
 @dataclass(slots=True)
@@ -202,6 +216,9 @@ class OperationResult:
         message_number: A committed step: the number of its message.
         calls: A committed step: the batch that it opened.
         batch_closed: Results: whether every call has its result message.
+        child_run_id: Of a child run.
+        child_session_id: Of a child run.
+        existing: Whether that was there already.
     """
 
     granted: bool = False
@@ -212,6 +229,9 @@ class OperationResult:
     message_number: int = 0
     calls: list[ToolCall] = field(default_factory=list)
     batch_closed: bool = False
+    child_run_id: str = ""
+    child_session_id: str = ""
+    existing: bool = False
 
 
 @dataclass(slots=True)
@@ -240,6 +260,13 @@ class DrainAnswer:
     sequence: int = 0
 
 
+@dataclass(slots=True)
+class NoticeAnswer:
+    """Answer of a notice; nobody but the server asks, so it is stored nowhere."""
+
+    sequence: int = 0
+
+
 Answer = (
     SessionAnswer
     | SubmitAnswer
@@ -251,4 +278,5 @@ Answer = (
     | LeaseAnswer
     | CommitAnswer
     | DrainAnswer
+    | NoticeAnswer
 )

@@ -1,5 +1,7 @@
 """Tool calls in a draft: how far they get, and the message that each gets."""
 
+from collections.abc import Collection
+
 from runlane_server.core.model import Content, ToolCall
 from runlane_server.core.queues import Queues
 from runlane_server.core.rows import (
@@ -127,11 +129,17 @@ class Calls(Queues):
             digest,
         )
 
-    def close_calls(self) -> None:
-        """Closes the open batch at the end of its run: what is not known, what was not run."""
+    def give_up_calls(self, *, but: Collection[str] = ()) -> None:
+        """Ends the open calls of a run that ends: what is not known, what was not run.
+
+        Args:
+            but: Calls that are still to have a result of their own.
+        """
         run = self.live()
         lost = []
         for call in run.calls:
+            if call.tool_call_id in but:
+                continue
             if call.state is ToolCallState.CLAIMED:
                 call.outcome = ToolOutcome.UNKNOWN
                 self.move_call(call, ToolCallState.OUTCOME_UNKNOWN)
@@ -142,6 +150,11 @@ class Calls(Queues):
                 lost.append((EventType.TOOL_CALL_CANCELLED, call))
         for kind, call in lost:
             self.event(kind, run.run_id, tool_call_id=call.tool_call_id)
+
+    def close_calls(self) -> None:
+        """Gives every call of the open batch its one result message; the batch is no more."""
+        run = self.live()
+        self.give_up_calls()
         for call in run.calls:
             if call.appended:
                 continue

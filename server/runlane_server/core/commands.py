@@ -16,9 +16,14 @@ from runlane_server.core.model import (
     Usage,
 )
 from runlane_server.core.words import (
+    ChildrenMode,
+    InteractionClose,
+    InteractionState,
     Mode,
+    NoticeKind,
     OnMiss,
     PromptKind,
+    Role,
     StopReason,
     ToolOutcome,
 )
@@ -165,6 +170,7 @@ class ForkSession:
         source_run_id: The terminal run.
         message_count: Its cutoff.
         digest: The digest of the prefix.
+        summary_through: Names the summary that was in force there; 0: none.
         record: What the new session says of itself.
         input: A first input, with its options.
     """
@@ -176,6 +182,7 @@ class ForkSession:
     record: SessionRecord
     input: Content | None = None
     options: RunOptions | None = None
+    summary_through: int = 0
 
 
 @dataclass(slots=True)
@@ -226,7 +233,40 @@ class CommitToolResults:
     results: tuple[ToolResult, ...]
 
 
-Operation = ReserveModelStep | CommitModelStep | ClaimToolCalls | CommitToolResults
+@dataclass(slots=True)
+class StartChildRun:
+    """A call is to be answered by a run of another agent."""
+
+    tool_call_id: str
+    content: Content
+    record: SessionRecord
+    options: RunOptions | None = None
+
+
+@dataclass(slots=True)
+class RecordCompaction:
+    """A summary of the first messages.
+
+    Attributes:
+        next_role: Of the first message that it does not cover, as it was read from the store;
+            None: it was not there.
+    """
+
+    through: int
+    text: str
+    usage: Usage
+    model: str = ""
+    next_role: Role | None = None
+
+
+Operation = (
+    ReserveModelStep
+    | CommitModelStep
+    | ClaimToolCalls
+    | CommitToolResults
+    | StartChildRun
+    | RecordCompaction
+)
 
 
 class FinishKind(IntEnum):
@@ -263,6 +303,14 @@ class Suspend:
 
 
 @dataclass(slots=True)
+class SuspendForChildren:
+    """Waits for child runs; `run_ids` empty: for all that live."""
+
+    mode: ChildrenMode
+    run_ids: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
 class Release:
     """Gives the run back to the queue."""
 
@@ -275,10 +323,39 @@ class CommitRun:
 
     fence: Fence
     operations: list[Operation] = field(default_factory=list)
-    outcome: Finish | Suspend | Release | None = None
+    outcome: Finish | Suspend | SuspendForChildren | Release | None = None
     lease_duration: int = 30_000_000
 
 
 @dataclass(slots=True)
 class SettleDue:
     """Decides what is due and nothing else."""
+
+
+@dataclass(slots=True)
+class TakeNotice:
+    """Applies CANCEL or DELETE to a child's session, or takes a notice that is void."""
+
+    kind: NoticeKind
+    cause: str
+
+
+@dataclass(slots=True)
+class TakeChild:
+    """Tells a run what has become of its child run: questions, and the end.
+
+    Attributes:
+        run_id: The child run.
+        settled: What became of questions that proxies of the parent show, by interaction.
+        outcome: Of the call that the child run answers; None: it had not ended when read.
+        stop_reason: Of the child run that has ended.
+        result: What the call gets; None: the server's own words for the outcome.
+    """
+
+    run_id: str
+    settled: dict[str, tuple[InteractionState, InteractionClose | None]] = field(
+        default_factory=dict
+    )
+    outcome: ToolOutcome | None = None
+    stop_reason: StopReason = StopReason.CANCELLED
+    result: Content | None = None

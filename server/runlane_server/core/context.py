@@ -65,13 +65,16 @@ def created_draft(
     row = inserted or SessionInserted(record, ctx.now)
     draft.rows.append(row)
     draft.record_changed = True
-    draft.event(EventType.SESSION_CREATED, message_count=row.message_count)
+    draft.state.parent = row.parent
+    body = {"parent_run_id": row.parent.run_id} if row.parent is not None else {}
+    draft.event(EventType.SESSION_CREATED, message_count=row.message_count, **body)
     return draft
 
 
 def decided(draft: Draft, answer: Callable[[], Answer] | None) -> Decision:
     """Ends a draft: the next run starts where the lane is free, then the answer is made."""
     draft.promote()
+    draft.tell_parent()
     draft.finish()
     return Decision(draft.state, answer() if answer is not None else None, draft.events, draft.rows)
 
@@ -94,6 +97,20 @@ def named_run(state: SessionState | None, run_id: str) -> tuple[SessionState, Ru
     if run is None:
         raise Refused(Reason.SESSION_IDLE, allowed_commands=allowed_words(present))
     return present, run
+
+
+def cancelling(run: Run) -> Refused:
+    """Returns the refusal of what a run that is being cancelled, or ends, takes no longer."""
+    refused = Refused(Reason.RUN_CANCELLING, run_id=run.run_id)
+    if run.ending is not None:
+        refused.metadata["cause"] = run.ending.stop_reason.name
+    return refused
+
+
+def child_session(state: SessionState) -> Refused:
+    """Returns the refusal of what the session of a child run does not take."""
+    parent = state.parent
+    return Refused(Reason.CHILD_SESSION, parent_run_id=parent.run_id if parent is not None else "")
 
 
 def allowed_words(state: SessionState) -> str:

@@ -18,7 +18,14 @@ from runlane_server.core.commands import (
     SettleRun,
     UnpauseRun,
 )
-from runlane_server.core.context import Context, Decision, decided, named_run, new_draft
+from runlane_server.core.context import (
+    Context,
+    Decision,
+    cancelling,
+    decided,
+    named_run,
+    new_draft,
+)
 from runlane_server.core.draft import Draft
 from runlane_server.core.drafting import live_run_facts
 from runlane_server.core.errors import NotLive, NotOpen, Reason, Refused
@@ -47,6 +54,9 @@ from runlane_server.core.words import (
     ToolOutcome,
 )
 
+_ATTACHED = frozenset({Column.W, Column.WP, Column.C, Column.CP, Column.P, Column.K})
+"""Where nobody has the run, and nobody is missing."""
+
 
 def interrupt_run(state: SessionState | None, command: InterruptRun, ctx: Context) -> Decision:
     """Asks for the live run to be cancelled."""
@@ -56,7 +66,7 @@ def interrupt_run(state: SessionState | None, command: InterruptRun, ctx: Contex
         return Decision(None, RunAnswer(present.sequence, live_run_facts(present)))
     draft = new_draft(present, ctx)
     cancel(draft, cell, command.reason, replaced=False)
-    facts = draft.ended or live_run_facts(draft.state)
+    facts = draft.facts
     return decided(draft, lambda: RunAnswer(draft.state.sequence, facts))
 
 
@@ -118,8 +128,8 @@ def _paused_answer(state: SessionState, receipt: PauseReceipt) -> Decision:
 def _control_cell(state: SessionState, command: Command) -> Cell:
     cell = TABLE[command][column(state)]
     if cell is Cell.CANCELLING:
-        run_id = state.run.run_id if state.run is not None else ""
-        raise Refused(Reason.RUN_CANCELLING, run_id=run_id)
+        assert state.run is not None, "IDLE is no such cell"  # noqa: S101 - invariant
+        raise cancelling(state.run)
     return cell
 
 
@@ -142,7 +152,7 @@ def answer_interaction(
     live = draft.state.run
     assert live is not None, "copied from a live one"  # noqa: S101 - invariant
     _settle_answer(draft, live, wait, command)
-    facts = draft.ended or live_run_facts(draft.state)
+    facts = draft.facts
     interaction = InteractionFacts(
         wait.interaction_id,
         run.run_id,
@@ -216,7 +226,7 @@ def restore_run(state: SessionState | None, command: RestoreRun, ctx: Context) -
     if state is None or state.deleted or state.run is None or state.run.run_id != command.run_id:
         raise NotLive
     run, where = state.run, column(state)
-    if where in {Column.W, Column.WP, Column.P}:
+    if where in _ATTACHED:
         return _restored(state, RestoreOutcome.ATTACHED)
     activation = run.activation
     current = activation.activation_id if activation is not None else ""
@@ -236,11 +246,11 @@ def restore_run(state: SessionState | None, command: RestoreRun, ctx: Context) -
         recover(draft, AbandonReason.RESTORED, counted=False)
     if draft.ended is not None:
         outcome = RestoreOutcome.SETTLED
-    elif draft.state.run is not None and draft.state.run.paused:
+    elif column(draft.state) in _ATTACHED:
         outcome = RestoreOutcome.ATTACHED
     else:
         outcome = RestoreOutcome.RECOVERY_QUEUED
-    facts = draft.ended or live_run_facts(draft.state)
+    facts = draft.facts
     decision = decided(draft, lambda: RestoreAnswer(draft.state.sequence, outcome, facts))
     decision.lease_expire_time = 0
     return decision
@@ -254,6 +264,8 @@ def settle_run(state: SessionState | None, command: SettleRun, ctx: Context) -> 
     """Ends a live run by hand."""
     if state is None or state.deleted or state.run is None or state.run.run_id != command.run_id:
         raise NotLive
+    if state.run.ending is not None:
+        return Decision(None, RunAnswer(state.sequence, live_run_facts(state)))
     draft = new_draft(state, ctx)
     requested = state.run.cancellation is not None
     if requested or command.stop_reason is StopReason.CANCELLED:
@@ -265,8 +277,7 @@ def settle_run(state: SessionState | None, command: SettleRun, ctx: Context) -> 
     else:
         failure = Failure(RunFailure.EXECUTOR_ERROR, command.reason)
         end_by_force(draft, StopReason.FAILED, AbandonReason.SETTLED, failure=failure)
-    facts = draft.ended
-    assert facts is not None, "it was ended here"  # noqa: S101 - invariant
+    facts = draft.facts
     decision = decided(draft, lambda: RunAnswer(draft.state.sequence, facts))
     decision.lease_expire_time = 0
     return decision

@@ -1,17 +1,25 @@
 """The draft of a decision: all steps that commands share.
 
 `DraftBase` (events, messages) <- `Queues` (pending input) <- `Calls` (tool
-calls) <- `Draft` (runs and their activations). Each method changes the draft
-alone.
+calls) <- `Family` (child runs) <- `Draft` (runs and their activations). Each method
+changes the draft alone.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from runlane_server.core.answers import SubmissionFacts
-from runlane_server.core.calls import Calls
+from runlane_server.core.answers import RunFacts, SubmissionFacts
 from runlane_server.core.drafting import live_run_facts
-from runlane_server.core.model import Activation, Cancellation, Content, Failure, Run, RunOptions
+from runlane_server.core.family import Family
+from runlane_server.core.model import (
+    Activation,
+    Cancellation,
+    Content,
+    Ending,
+    Failure,
+    Run,
+    RunOptions,
+)
 from runlane_server.core.rows import (
     ActivationDequeued,
     ActivationQueued,
@@ -51,7 +59,7 @@ def same_uuid(identifier: str, prefix: str) -> str:
     return f"{prefix}_{identifier.partition('_')[2]}"
 
 
-class Draft(Calls):
+class Draft(Family):
     """A copy of one session's hot state and all that a decision appends to it."""
 
     __slots__ = ()
@@ -79,25 +87,27 @@ class Draft(Calls):
             1,
             Activation(self.new_id("act"), 1),
         )
+        ends = [state.parent.deadline_time] if state.parent is not None else []
         if limits.max_duration:
-            run.deadline_time = create_time + limits.max_duration
+            ends.append(create_time + limits.max_duration)
+        run.deadline_time = min(filter(None, ends), default=0)
+        if run.deadline_time:
             self.rows.append(TimerSet(TimerKind.DEADLINE, run.deadline_time))
         if limits.start_timeout:
             run.start_expire_time = create_time + limits.start_timeout
             self.rows.append(TimerSet(TimerKind.START_TIMEOUT, run.start_expire_time))
         state.run = run
-        row.message_number = state.message_count + 1
+        row.message_number = run.input_number = state.message_count + 1
+        row.parent = state.parent
         self.rows.append(row)
         return run
 
     def open_run(self, run: Run, content: Content | None, content_hash: bytes) -> None:
         """Appends what every new run begins with: created, its input, a queued activation."""
-        self.event(
-            EventType.RUN_CREATED,
-            run.run_id,
-            submission_id=run.submission_id,
-            agent=run.agent,
-        )
+        body: dict[str, Any] = {"submission_id": run.submission_id, "agent": run.agent}
+        if self.state.parent is not None:
+            body["parent"] = self.state.parent
+        self.event(EventType.RUN_CREATED, run.run_id, **body)
         self.message(
             MessageAppended(
                 self.state.message_count + 1,
@@ -159,7 +169,7 @@ class Draft(Calls):
         run = self.live()
         was = self.phase
         run.attempt += 1
-        run.wait, run.paused = None, False
+        run.wait, run.children_wait, run.paused = None, None, False
         run.activation = Activation(self.new_id("act"), run.attempt, kind)
         if run.start_expire_time:
             # The alarm may have rung while somebody had it of whom nothing was heard.
@@ -167,6 +177,19 @@ class Draft(Calls):
         if was is not Phase.ACTIVE:
             self.rows.append(RunMoved(run.run_id, Phase.ACTIVE, stalled=False))
         self.queue_activation(run, not_before)
+
+    def go_on_after_children(self) -> None:
+        """Lets the live run go on where its wait for child runs is over."""
+        run = self.live()
+        if not self.children_met():
+            return
+        run.children_wait = None
+        if run.pause_requested:
+            self.pause()
+        else:
+            # Written here, since the phase of a run without wait and activation is ACTIVE.
+            self.rows.append(RunMoved(run.run_id, Phase.ACTIVE, stalled=False))
+            self.next_activation(ActivationKind.CONTINUE)
 
     @property
     def phase(self) -> Phase:
@@ -207,7 +230,7 @@ class Draft(Calls):
             # It was taken out of the queue on purpose: nobody is late.
             run.start_expire_time = 0
             self.rows.append(TimerSet(TimerKind.START_TIMEOUT, None))
-        run.activation, run.wait = None, None
+        run.activation, run.wait, run.children_wait = None, None, None
         self.rows.append(RunMoved(run.run_id, Phase.PAUSED, stalled=False))
         self.event(EventType.RUN_PAUSED, run.run_id)
 
@@ -217,6 +240,7 @@ class Draft(Calls):
         run.pause_requested = False
         run.cancellation = Cancellation(reason, self.now, self.now + run.cancel_grace)
         self.event(EventType.RUN_CANCELLATION_REQUESTED, run.run_id, replaced=replaced)
+        self.cancel_children()
 
     def end_run(
         self,
@@ -226,28 +250,69 @@ class Draft(Calls):
         failure: Failure | None = None,
         output_json: str = "",
     ) -> None:
-        """Turns the live run TERMINAL, and ends its activation. Nothing follows it yet.
+        """Ends the live run, and its activation. Nothing follows it yet.
 
         Every tool use gets its one result message. A claimed call that must not be run
-        again makes it OUTCOME_UNKNOWN, whatever the reason. Its facts are `ended` from
-        then on.
+        again makes it OUTCOME_UNKNOWN, whatever the reason. While a child run lives it is
+        ending; else TERMINAL, and its facts are `ended` from then on.
         """
-        state = self.state
         run = self.live()
         cause = None
         if run.claims:
             cause, reason = reason, StopReason.OUTCOME_UNKNOWN
+        ending = Ending(run.phase, reason, cause, failure)
+        if run.children:
+            self._await_children(ending, end)
+            return
         self.close_calls()
+        self._end_turn(ending, end)
+        self._settle(ending, output_json)
+
+    def end_ending(self) -> None:
+        """Turns a run TERMINAL that was ending: its last child run has ended."""
+        ending = self.live().ending
+        assert ending is not None, "the caller has seen it"  # noqa: S101 - invariant
+        self.close_calls()
+        self._settle(ending, "")
+
+    def _end_turn(self, ending: Ending, end: EndReason | AbandonReason) -> None:
+        """Ends what a run has that ends: its wait, the questions that it shows, its activation."""
+        run = self.live()
         if run.wait is not None:
-            expired = (cause or reason) is StopReason.INTERACTION_EXPIRED
+            expired = (ending.cause or ending.stop_reason) is StopReason.INTERACTION_EXPIRED
             self.close_interaction(
                 run.wait.interaction_id,
                 InteractionClose.EXPIRED if expired else InteractionClose.RUN_ENDED,
             )
+        self.close_proxies()
         if isinstance(end, EndReason):
             self.end_activation(end)
         else:
             self.abandon_activation(end)
+        self._clear_timers(run)
+
+    def _await_children(self, ending: Ending, end: EndReason | AbandonReason) -> None:
+        """Puts off the end of the live run to the last end of its children."""
+        run = self.live()
+        self.give_up_calls(but={child.tool_call_id for child in run.children})
+        self._end_turn(ending, end)
+        stalled = run.activation is not None and run.activation.state is ActivationState.ABANDONED
+        body: dict[str, Any] = {"stop_reason": ending.stop_reason}
+        if ending.cause is not None:
+            body["cause"] = ending.cause
+        self.event(EventType.RUN_ENDING, run.run_id, **body)
+        run.ending = ending
+        run.activation, run.wait, run.children_wait = None, None, None
+        run.pause_requested, run.paused, run.not_before = False, False, 0
+        if stalled:
+            self.rows.append(RunMoved(run.run_id, ending.phase, stalled=False))
+        if run.cancellation is None:  # else they were asked then
+            self.cancel_children()
+
+    def _settle(self, ending: Ending, output_json: str) -> None:
+        state = self.state
+        run = self.live()
+        reason, cause, failure = ending.stop_reason, ending.cause, ending.failure
         completed = reason is StopReason.COMPLETED
         ready = run.position is Position.OUTCOME_READY
         output = run.output_message_number if completed and ready else 0
@@ -258,7 +323,6 @@ class Draft(Calls):
             body["failure_reason"] = failure.reason
         if output:
             body["output_message_number"] = output
-        self._clear_timers(run)
         self.event(EventType.RUN_TERMINAL, run.run_id, **body)
         self.rows.append(
             RunEnded(
@@ -278,6 +342,7 @@ class Draft(Calls):
                 run.steps_reserved,
                 run.steps_committed,
                 run.tool_calls,
+                state.compacted_through,
             )
         )
         self.ended = replace(
@@ -294,8 +359,15 @@ class Draft(Calls):
             interaction_id="",
             pause_requested=False,
             stalled=False,
+            ending_cause=None,
+            children_wait=None,
         )
         state.run = None
+
+    @property
+    def facts(self) -> RunFacts:
+        """The facts of the run that was live: it may have ended here."""
+        return self.ended or live_run_facts(self.state)
 
     def _clear_timers(self, run: Run) -> None:
         if run.cancellation is not None:
@@ -303,6 +375,7 @@ class Draft(Calls):
         if run.deadline_time:
             self.rows.append(TimerSet(TimerKind.DEADLINE, None))
         if run.start_expire_time:
+            run.start_expire_time = 0
             self.rows.append(TimerSet(TimerKind.START_TIMEOUT, None))
 
     def promote(self) -> None:

@@ -106,6 +106,10 @@ def live_run_facts(state: SessionState) -> RunFacts:
         pause_requested=run.pause_requested,
         stalled=activation is not None and activation.state is ActivationState.ABANDONED,
         recoveries=run.recoveries,
+        parent=state.parent,
+        children_wait=run.children_wait,
+        ending_cause=run.ending.stop_reason if run.ending is not None else None,
+        live_children=len(run.children),
     )
 
 
@@ -120,4 +124,6 @@ def session_facts(state: SessionState) -> SessionFacts:
         state.run.run_id if state.run is not None else "",
         state.create_time,
         state.update_time,
+        state.parent.run_id if state.parent is not None else "",
+        state.compacted_through,
     )

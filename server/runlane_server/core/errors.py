@@ -3,7 +3,8 @@
     Refused             a rule says no; `reason` and `metadata` are part of the contract
     ├── NotPending      the submission is not pending: the store knows what became of it
     ├── NotLive         the run is not the live one: the store knows what became of it
-    └── NotOpen         the interaction is not open: the store knows what became of it
+    ├── NotOpen         the interaction is not open: the store knows what became of it
+    └── NotRead         more has happened than the caller has read: it reads again
 
 Those below it never reach a caller: a use case turns them into an answer or
 another refusal with what the store knows.
@@ -34,14 +35,17 @@ class Reason(StrEnum):
     SESSION_IDLE = "SESSION_IDLE"
     SESSION_CLOSED = "SESSION_CLOSED"
     SESSION_LIVE = "SESSION_LIVE"
+    CHILD_SESSION = "CHILD_SESSION"
     RUN_NOT_CURRENT = "RUN_NOT_CURRENT"
     RUN_NOT_TERMINAL = "RUN_NOT_TERMINAL"
+    RUN_NOT_TOP_LEVEL = "RUN_NOT_TOP_LEVEL"
     RUN_TERMINAL = "RUN_TERMINAL"
     RUN_CANCELLING = "RUN_CANCELLING"
     INTERACTION_CLOSED = "INTERACTION_CLOSED"
     INTERACTION_CONFLICT = "INTERACTION_CONFLICT"
     SUBMISSION_SETTLED = "SUBMISSION_SETTLED"
     CALL_UNRESOLVED = "CALL_UNRESOLVED"
+    CALL_HAS_CHILD = "CALL_HAS_CHILD"
     STALE_ACTIVATION = "STALE_ACTIVATION"
     REVISION_MISMATCH = "REVISION_MISMATCH"
     ETAG_MISMATCH = "ETAG_MISMATCH"
@@ -107,3 +111,10 @@ class NotOpen(Refused):
 
     def __init__(self) -> None:
         super().__init__(Reason.INTERACTION_NOT_FOUND)
+
+
+class NotRead(Refused):
+    """The decision needs a fact that is stored, and that its caller has not read."""
+
+    def __init__(self) -> None:
+        super().__init__(Reason.INTERNAL_ERROR)

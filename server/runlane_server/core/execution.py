@@ -1,6 +1,6 @@
 """What an executor commits under its fence: steps, boundaries, the end of its turn."""
 
-from typing import Any
+from dataclasses import replace
 
 from runlane_server.core.answers import CommitAnswer, OperationResult
 from runlane_server.core.commands import (
@@ -10,34 +10,50 @@ from runlane_server.core.commands import (
     CommitToolResults,
     Finish,
     FinishKind,
+    RecordCompaction,
     Release,
     ReserveModelStep,
+    StartChildRun,
     Suspend,
+    SuspendForChildren,
 )
+from runlane_server.core.context import Context, created_draft
 from runlane_server.core.draft import Draft
-from runlane_server.core.drafting import live_run_facts
-from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Failure, Fence, Run, ToolCall, ToolUse, Wait
+from runlane_server.core.errors import NotRead, Reason, Refused
+from runlane_server.core.model import (
+    Child,
+    ChildrenWait,
+    Failure,
+    Fence,
+    ParentLink,
+    Run,
+    ToolCall,
+    Wait,
+)
+from runlane_server.core.options import resolve_options
 from runlane_server.core.rows import (
     EventType,
     InteractionInserted,
     LeasePut,
     MessageAppended,
     RunMoved,
+    SessionInserted,
+    SummaryInserted,
     TimerSet,
-    ToolCallInserted,
+    ToolCallGiven,
 )
+from runlane_server.core.turn import Turn
 from runlane_server.core.words import (
     ActivationKind,
     ActivationState,
     Author,
     EndReason,
+    Mode,
     Phase,
     Position,
     Role,
     RunFailure,
     StopReason,
-    SubmissionFailure,
     TimerKind,
     ToolCallState,
     ToolErrorPolicy,
@@ -45,14 +61,24 @@ from runlane_server.core.words import (
 )
 
 
-def commit_run(draft: Draft, command: CommitRun) -> CommitAnswer:
+def commit_run(
+    draft: Draft, command: CommitRun, child: Context | None
+) -> tuple[CommitAnswer, Draft | None]:
     """Applies a Commit to a draft, all of it.
 
+    Args:
+        draft: Of the session of the run.
+        command: The Commit.
+        child: Of the session that a child run is started in; None: none is.
+
+    Returns:
+        The answer, and the draft of the child's session where one was started.
+
     Raises:
-        Refused: STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING.
+        Refused: STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_HAS_CHILD.
     """
     run = _fenced(draft, command)
-    turn = _Turn(draft, run, command)
+    turn = _Turn(draft, run, command, child)
     for index, operation in enumerate(command.operations):
         turn.index = index
         # A step asked for behind what ended the activation is not granted, and no error.
@@ -64,8 +90,12 @@ def commit_run(draft: Draft, command: CommitRun) -> CommitAnswer:
             turn.commit_step(operation)
         elif isinstance(operation, ClaimToolCalls):
             turn.claim(operation)
-        else:
+        elif isinstance(operation, CommitToolResults):
             turn.commit_results(operation)
+        elif isinstance(operation, StartChildRun):
+            turn.start_child(operation)
+        else:
+            turn.record_compaction(operation)
     turn.index = None
     outcome = command.outcome
     # What ended the activation before the outcome stands; the answer says so.
@@ -74,9 +104,11 @@ def commit_run(draft: Draft, command: CommitRun) -> CommitAnswer:
             turn.finish(outcome)
         elif isinstance(outcome, Suspend):
             turn.suspend(outcome)
+        elif isinstance(outcome, SuspendForChildren):
+            turn.suspend_for_children(outcome)
         else:
             turn.release()
-    return turn.answer()
+    return turn.answer(), turn.child
 
 
 def _fenced(draft: Draft, command: CommitRun) -> Run:
@@ -99,25 +131,13 @@ def holds(run: Run, fence: Fence) -> bool:
     )
 
 
-class _Turn:
-    """One Commit being applied."""
+class _Turn(Turn):
+    """Applies operations in order, then the outcome."""
 
-    def __init__(self, draft: Draft, run: Run, command: CommitRun) -> None:
-        self.draft = draft
-        self.run = run
-        self.command = command
-        self.index: int | None = None
-        self.results: list[OperationResult] = []
-        self.delivered: list[int] = []
-        self.outcome_applied = False
-        self.interaction_id = ""
-        self.over = False
-        """Whether the activation has ended here."""
-
-    @property
-    def cancelling(self) -> bool:
-        """Whether cancellation of the run was requested."""
-        return self.run.cancellation is not None
+    def __init__(self, draft: Draft, run: Run, command: CommitRun, child: Context | None) -> None:
+        super().__init__(draft, run, command)
+        self.child_ctx = child
+        self.child: Draft | None = None
 
     # --- operations --------------------------------------------------------
 
@@ -130,7 +150,7 @@ class _Turn:
         if self.over:
             self.results.append(OperationResult(paused=run.paused, run_ended=not run.paused))
             return
-        self._refuse_cancelling()
+        self.refuse_cancelling()
         if run.position is not Position.BEFORE_MODEL:
             raise self.invalid(
                 "tool calls are open"
@@ -138,12 +158,12 @@ class _Turn:
                 else "the run has its final answer; finish it"
             )
         if run.pause_requested:
-            self._pause()
+            self.pause()
             self.results.append(OperationResult(paused=True))
         elif run.reserved_step:
-            self._granted()
+            self.granted()
         elif not run.steps_left:
-            self._end(EndReason.BUDGET_EXHAUSTED, StopReason.BUDGET_EXHAUSTED)
+            self.end(EndReason.BUDGET_EXHAUSTED, StopReason.BUDGET_EXHAUSTED)
             self.results.append(OperationResult(run_ended=True))
         else:
             run.steps_reserved += 1
@@ -154,7 +174,7 @@ class _Turn:
                 step=run.steps_reserved,
                 model_stream_id=run.model_stream_id,
             )
-            self._granted()
+            self.granted()
 
     def commit_step(self, operation: CommitModelStep) -> None:
         """Commits an answer: a final one is a boundary, one with tool uses opens a batch."""
@@ -196,23 +216,21 @@ class _Turn:
         result = OperationResult(message_number=number)
         self.results.append(result)
         if uses:
-            self._open_batch(uses, result)
+            self.open_batch(uses, result)
             return
         run.position = Position.OUTCOME_READY
         run.output_message_number = number
         outcome = self.command.outcome
         # A run that ends FAILED here has no further step for a steer to be read in.
         failing = isinstance(outcome, Finish) and outcome.kind is FinishKind.FAILED
-        if not failing and self._boundary() and run.pause_requested:
-            self._pause()
+        if not failing and self.boundary() and run.pause_requested:
+            self.pause()
 
     def claim(self, operation: ClaimToolCalls) -> None:
         """Claims calls: their effect may happen from this commit on."""
-        self._refuse_cancelling()
+        self.refuse_cancelling()
         for tool_call_id in operation.tool_call_ids:
-            call = self._call(tool_call_id)
-            if call.state is not ToolCallState.PREPARED:
-                raise self.invalid("the call is not prepared", tool_call_id=tool_call_id)
+            call = self.prepared(tool_call_id)
             call.idempotent = operation.idempotent
             self.draft.move_call(call, ToolCallState.CLAIMED)
             self.draft.event(
@@ -230,7 +248,8 @@ class _Turn:
         self.results.append(result)
         failed = False
         for one in operation.results:
-            call = self._call(one.tool_call_id)
+            call = self.call(one.tool_call_id)
+            self.refuse_child(call)
             unrun = call.state is ToolCallState.PREPARED and one.outcome is not ToolOutcome.OK
             if call.state is not ToolCallState.CLAIMED and not unrun:
                 raise self.invalid("the call is not claimed", tool_call_id=one.tool_call_id)
@@ -238,20 +257,106 @@ class _Turn:
             failed = failed or one.outcome is not ToolOutcome.OK
         run.recoveries = 0
         if failed and run.tool_error_policy is ToolErrorPolicy.STOP and not self.cancelling:
-            self._end(
+            self.end(
                 EndReason.TOOL_FAILED,
                 StopReason.FAILED,
                 Finish(FinishKind.FAILED, failure=Failure(RunFailure.TOOL_FAILED)),
             )
             return
-        result.batch_closed = self._close_batch()
+        result.batch_closed = self.close_batch()
+
+    def start_child(self, operation: StartChildRun) -> None:
+        """Starts a run of another agent in a session of its own, to answer a call."""
+        self.refuse_cancelling()
+        call = self.call(operation.tool_call_id)
+        result = OperationResult(existing=bool(call.child_run_id))
+        self.results.append(result)
+        if not result.existing:
+            self.child = self._start_child(self.prepared(operation.tool_call_id), operation)
+        result.child_run_id, result.child_session_id = call.child_run_id, call.child_session_id
+
+    def _start_child(self, call: ToolCall, operation: StartChildRun) -> Draft:
+        run, draft, ctx = self.run, self.draft, self.child_ctx
+        if self.child is not None or ctx is None:
+            raise self.invalid("a Commit starts one child run")
+        depth = (draft.state.parent.depth if draft.state.parent is not None else 0) + 1
+        if depth > draft.rules.max_child_depth:
+            raise self.invalid(f"child runs go {draft.rules.max_child_depth} deep")
+        if len(run.children) >= draft.rules.max_children:
+            raise self.invalid(f"a run has {draft.rules.max_children} live child runs at most")
+        link = ParentLink(
+            draft.state.session_id, run.run_id, call.tool_call_id, depth, run.deadline_time
+        )
+        record = replace(operation.record, default_agent=run.agent)
+        options = resolve_options(operation.options, run.agent, draft.rules)
+        record.default_agent = options.agent
+        child = created_draft(ctx, record, SessionInserted(record, ctx.now, parent=link))
+        started = child.start_with_input(operation.content, options, Mode.START, "")
+        call.child_run_id, call.child_session_id = started.run_id, started.session_id
+        run.children += (Child(started.run_id, started.session_id, call.tool_call_id),)
+        run.children_started += 1
+        run.recoveries = 0
+        draft.rows.append(
+            ToolCallGiven(run.run_id, run.steps_committed, call.ordinal, started.run_id)
+        )
+        draft.event(
+            EventType.CHILD_RUN_STARTED,
+            run.run_id,
+            tool_call_id=call.tool_call_id,
+            child_run_id=started.run_id,
+            child_session_id=started.session_id,
+            agent=options.agent,
+        )
+        return child
+
+    def record_compaction(self, operation: RecordCompaction) -> None:
+        """Lets the model see a summary in place of the first messages."""
+        run, draft = self.run, self.draft
+        state, through = draft.state, operation.through
+        if run.position is not Position.BEFORE_MODEL:
+            raise self.invalid("the next thing is not a model step")
+        if not state.compacted_through < through <= state.message_count:
+            raise self.invalid(
+                f"through_message_number is from {state.compacted_through + 1}"
+                f" to {state.message_count}"
+            )
+        if self._role_after(operation) is Role.TOOL:
+            raise self.invalid("the summary would part tool calls from their results")
+        state.compacted_through = through
+        run.usage = run.usage.plus(operation.usage)
+        run.recoveries = 0
+        draft.rows.append(SummaryInserted(through, operation.text, operation.model, draft.now))
+        draft.event(
+            EventType.SESSION_COMPACTED,
+            run.run_id,
+            through_message_number=through,
+            usage=operation.usage,
+            model=operation.model,
+        )
+        self.results.append(OperationResult())
+
+    def _role_after(self, operation: RecordCompaction) -> Role | None:
+        """Returns the role of the first message that a summary does not cover; None: there is none.
+
+        Raises:
+            NotRead: It was appended since its caller looked.
+        """
+        number = operation.through + 1
+        if number > self.draft.state.message_count:
+            return None
+        for row in self.draft.rows:
+            if isinstance(row, MessageAppended) and row.number == number:
+                return row.role
+        if operation.next_role is None:
+            raise NotRead
+        return operation.next_role
 
     # --- outcomes ----------------------------------------------------------
 
     def finish(self, outcome: Finish) -> None:
         """Ends the run, unless a steer makes it go on."""
         if self.cancelling:
-            self._end(EndReason.FINISHED, StopReason.CANCELLED)
+            self.end(EndReason.FINISHED, StopReason.CANCELLED)
             self.outcome_applied = True
             return
         if outcome.kind is FinishKind.CANCELLED:
@@ -260,25 +365,24 @@ class _Turn:
             if self.run.position is Position.TOOL_BATCH:
                 raise self.invalid("tool calls are open")
             # A final answer and this finish are one boundary: at most one steer.
-            if self.delivered or self._boundary():
+            if self.delivered or self.boundary():
                 if self.run.pause_requested:
-                    self._pause()
+                    self.pause()
                 return
-            self._end(EndReason.FINISHED, StopReason.COMPLETED, outcome)
+            self.end(EndReason.FINISHED, StopReason.COMPLETED, outcome)
         else:
-            self._end(EndReason.FINISHED, StopReason.FAILED, outcome)
+            self.end(EndReason.FINISHED, StopReason.FAILED, outcome)
         self.outcome_applied = True
 
     def suspend(self, outcome: Suspend) -> None:
         """Opens an interaction and ends the turn; no process has to stay."""
         run, draft = self.run, self.draft
-        self._refuse_cancelling()
-        self._refuse_claims()
+        self.refuse_cancelling()
+        self.refuse_claims()
         if run.position is Position.OUTCOME_READY:
             raise self.invalid("the run has its final answer; finish it")
         for tool_call_id in outcome.tool_call_ids:
-            if self._call(tool_call_id).state is not ToolCallState.PREPARED:
-                raise self.invalid("the call is not prepared", tool_call_id=tool_call_id)
+            self.prepared(tool_call_id)
         expire = outcome.expire_duration or run.limits.interaction_timeout
         wait = Wait(
             draft.new_id("int"),
@@ -299,9 +403,8 @@ class _Turn:
                 draft.now,
             )
         )
-        draft.end_activation(EndReason.SUSPENDED)
-        run.activation, run.wait = None, wait
-        draft.rows.append(RunMoved(run.run_id, Phase.WAITING, stalled=False))
+        self._leave(RunMoved(run.run_id, Phase.WAITING, stalled=False))
+        run.wait = wait
         if wait.expire_time:
             draft.rows.append(TimerSet(TimerKind.INTERACTION, wait.expire_time))
         draft.event(EventType.RUN_WAITING, run.run_id, interaction_id=wait.interaction_id)
@@ -313,6 +416,26 @@ class _Turn:
             expire_time=wait.expire_time,
         )
         self.interaction_id = wait.interaction_id
+
+    def suspend_for_children(self, outcome: SuspendForChildren) -> None:
+        """Waits for child runs and ends the turn; where enough have ended it goes on at once."""
+        run, draft = self.run, self.draft
+        self.refuse_cancelling()
+        self.refuse_claims()
+        if run.position is Position.OUTCOME_READY:
+            raise self.invalid("the run has its final answer; finish it")
+        if not run.children_started:
+            raise self.invalid("the run has started no child run")
+        run_ids = outcome.run_ids or tuple(child.run_id for child in run.children)
+        self._leave(RunMoved(run.run_id, Phase.WAITING, stalled=False))
+        run.children_wait = wait = ChildrenWait(outcome.mode, run_ids)
+        draft.event(EventType.RUN_WAITING, run.run_id, children=wait)
+        draft.go_on_after_children()
+
+    def _leave(self, row: RunMoved) -> None:
+        self.draft.end_activation(EndReason.SUSPENDED)
+        self.run.activation = None
+        self.draft.rows.append(row)
         self.outcome_applied = self.over = True
 
     def release(self) -> None:
@@ -320,11 +443,11 @@ class _Turn:
         run, draft = self.run, self.draft
         self.outcome_applied = True
         if self.cancelling:
-            self._end(EndReason.RELEASED, StopReason.CANCELLED)
+            self.end(EndReason.RELEASED, StopReason.CANCELLED)
             return
-        self._refuse_claims()
+        self.refuse_claims()
         if run.position is Position.OUTCOME_READY:
-            self._end(EndReason.RELEASED, StopReason.COMPLETED)
+            self.end(EndReason.RELEASED, StopReason.COMPLETED)
         elif run.pause_requested:
             draft.end_activation(EndReason.RELEASED)
             draft.pause()
@@ -361,110 +484,10 @@ class _Turn:
             )
         return CommitAnswer(
             0,
-            draft.ended or live_run_facts(draft.state),
+            draft.facts,
             self.results,
             self.outcome_applied,
             self.delivered,
             expire_time,
             self.interaction_id,
         )
-
-    # --- steps that they share ---------------------------------------------
-
-    def _open_batch(self, uses: tuple[ToolUse, ...], result: OperationResult) -> None:
-        run, draft = self.run, self.draft
-        limit = run.limits.max_tool_calls
-        over = 0 < limit < run.tool_calls + len(uses)
-        run.tool_calls += len(uses)
-        run.position = Position.TOOL_BATCH
-        run.calls = [
-            ToolCall(use.tool_call_id, use.name, ordinal) for ordinal, use in enumerate(uses, 1)
-        ]
-        for use, call in zip(uses, run.calls, strict=True):
-            draft.rows.append(
-                ToolCallInserted(
-                    run.run_id,
-                    run.steps_committed,
-                    call.ordinal,
-                    use.tool_call_id,
-                    use.name,
-                    use.arguments_json,
-                    draft.now,
-                )
-            )
-            draft.event(
-                EventType.TOOL_CALL_PREPARED,
-                run.run_id,
-                tool_call_id=use.tool_call_id,
-                name=use.name,
-                ordinal=call.ordinal,
-            )
-        if over:
-            self._end(EndReason.BUDGET_EXHAUSTED, StopReason.BUDGET_EXHAUSTED)
-            return
-        for use, call in zip(uses, run.calls, strict=True):
-            if use.arguments_json is None:
-                draft.settle_call(call, ToolOutcome.ERROR, None)
-        result.calls = list(run.calls)
-        result.batch_closed = self._close_batch()
-
-    def _close_batch(self) -> bool:
-        """Takes the boundary at the end of a batch, where this is it."""
-        if not self.draft.batch_closed():
-            return False
-        self._boundary()
-        if self.run.pause_requested:
-            self._pause()
-        return True
-
-    def _boundary(self) -> bool:
-        if not self.draft.boundary():
-            return False
-        self.delivered.append(self.draft.state.message_count)
-        return True
-
-    def _pause(self) -> None:
-        self.draft.end_activation(EndReason.PAUSED)
-        self.draft.pause()
-        self.over = True
-
-    def _end(self, end: EndReason, stop: StopReason, outcome: Finish | None = None) -> None:
-        draft = self.draft
-        draft.end_run(
-            stop,
-            end,
-            failure=outcome.failure if outcome is not None else None,
-            output_json=outcome.output_json if outcome is not None else "",
-        )
-        draft.miss_steers(SubmissionFailure.TARGET_TERMINAL)
-        self.over = True
-
-    def _granted(self) -> None:
-        run = self.run
-        self.results.append(
-            OperationResult(
-                granted=True, step=run.reserved_step, model_stream_id=run.model_stream_id
-            )
-        )
-
-    def _call(self, tool_call_id: str) -> ToolCall:
-        for call in self.run.calls:
-            if call.tool_call_id == tool_call_id:
-                return call
-        raise Refused(Reason.TOOL_CALL_NOT_FOUND, tool_call_id=tool_call_id, **self._where())
-
-    def _refuse_cancelling(self) -> None:
-        if self.cancelling:
-            raise Refused(Reason.RUN_CANCELLING, run_id=self.run.run_id)
-
-    def _refuse_claims(self) -> None:
-        for call in self.run.calls:
-            if call.state is ToolCallState.CLAIMED:
-                raise Refused(Reason.CALL_UNRESOLVED, tool_call_id=call.tool_call_id)
-
-    def _where(self) -> dict[str, Any]:
-        return {} if self.index is None else {"operation_index": str(self.index)}
-
-    def invalid(self, detail: str, **metadata: Any) -> Refused:
-        """Returns the refusal of an operation that does not fit the run."""
-        return Refused(Reason.OPERATION_INVALID, detail, detail=detail, **metadata, **self._where())

@@ -3,21 +3,24 @@
 from dataclasses import replace
 from typing import Any
 
-from runlane_server.core.admission import SUBMIT_COMMANDS, TABLE, Cell, column
+from runlane_server.core.admission import SUBMIT_COMMANDS, TABLE, Cell, column, takes_as_child
 from runlane_server.core.answers import SubmissionFacts, SubmitAnswer
 from runlane_server.core.commands import Submit, WithdrawSubmission
 from runlane_server.core.context import (
     Context,
     Decision,
     allowed_words,
+    cancelling,
+    child_session,
     created_draft,
     decided,
     new_draft,
 )
 from runlane_server.core.control import cancel
 from runlane_server.core.draft import Draft
-from runlane_server.core.errors import NotPending, Reason, Refused, invalid
+from runlane_server.core.errors import NotPending, Reason, Refused
 from runlane_server.core.model import Content, Queued, Rules, RunOptions, SessionState
+from runlane_server.core.options import resolve_options
 from runlane_server.core.rows import EventType, SubmissionSettled
 from runlane_server.core.words import Mode, OnMiss, Rank, Route, SessionStatus, SubmissionState
 
@@ -30,6 +33,8 @@ def submit(state: SessionState | None, command: Submit, ctx: Context) -> Decisio
         draft = created_draft(ctx, command.create_session)
         _expect_revision(0, command)
     else:
+        if state.parent is not None:
+            _expect_steer(state, command)
         if state.status is SessionStatus.CLOSED:
             raise Refused(Reason.SESSION_CLOSED)
         _expect_revision(state.revision, command)
@@ -45,6 +50,14 @@ def submit(state: SessionState | None, command: Submit, ctx: Context) -> Decisio
     else:
         facts = _enqueue(draft, command, cell, options, ctx)
     return decided(draft, lambda: SubmitAnswer(current.sequence, facts, created))
+
+
+def _expect_steer(state: SessionState, command: Submit) -> None:
+    """Refuses what is no steer of the one run that the session of a child run has."""
+    word = SUBMIT_COMMANDS[command.mode]
+    taken = takes_as_child(word, TABLE[word][column(state)])
+    if not taken or command.on_miss is OnMiss.FOLLOW_UP:
+        raise child_session(state)
 
 
 def _expect_revision(revision: int, command: Submit) -> None:
@@ -71,7 +84,7 @@ def _admit(state: SessionState, command: Submit) -> Cell:
             allowed_commands=allowed_words(state),
         )
     if run is not None and cell is Cell.CANCELLING:
-        raise Refused(Reason.RUN_CANCELLING, run_id=run.run_id)
+        raise cancelling(run)
     return cell
 
 
@@ -97,7 +110,7 @@ def _enqueue(
         if ahead:
             _check_room(state, command.content, Route.FOLLOW_UP, ctx.rules)
         cancel(draft, cell, "replaced", replaced=True)
-        if not ahead:
+        if not ahead and draft.state.run is None:
             return draft.start_with_input(command.content, options, command.mode, ctx.request_id)
     else:
         route = Route.STEER if cell is Cell.STEER else Route.FOLLOW_UP
@@ -134,35 +147,6 @@ def _check_room(state: SessionState, content: Content, route: Route, rules: Rule
         raise Refused(Reason.QUEUE_FULL, limit=str(limit), queue=queue)
     if state.pending_bytes + content.size > rules.max_pending_bytes:
         raise Refused(Reason.QUEUE_FULL, limit=str(rules.max_pending_bytes), queue="bytes")
-
-
-def resolve_options(
-    asked: RunOptions | None, session_agent: str, rules: Rules, fallback_agent: str = ""
-) -> RunOptions:
-    """Fills in defaults: the session's agent, then the server's, then `fallback_agent`.
-
-    Raises:
-        Refused: FIELD_INVALID where no agent is left, AGENT_NOT_FOUND where it is not allowed.
-    """
-    given = asked or RunOptions()
-    agent = given.agent or session_agent or rules.default_agent or fallback_agent
-    if not agent:
-        raise invalid(
-            "run_options.agent", "names no agent, and neither session nor server has a default"
-        )
-    if rules.agents and agent not in rules.agents:
-        raise Refused(Reason.AGENT_NOT_FOUND, agent=agent)
-    limits = given.limits
-    steps = limits.max_model_steps or rules.agent_model_steps.get(agent, rules.max_model_steps)
-    return replace(
-        given,
-        agent=agent,
-        limits=replace(limits, max_model_steps=steps),
-        cancel_grace=rules.cancel_grace if given.cancel_grace is None else given.cancel_grace,
-        max_recoveries=(
-            rules.max_recoveries if given.max_recoveries is None else given.max_recoveries
-        ),
-    )
 
 
 def withdraw(state: SessionState | None, command: WithdrawSubmission, ctx: Context) -> Decision:

@@ -15,6 +15,7 @@ from runlane_server.core.admission import (
     column,
 )
 from runlane_server.core.answers import LeaseAnswer
+from runlane_server.core.children import take_notice
 from runlane_server.core.commands import (
     AnswerInteraction,
     CloseSession,
@@ -28,6 +29,7 @@ from runlane_server.core.commands import (
     RestoreRun,
     SettleRun,
     Submit,
+    TakeNotice,
     UnpauseRun,
     UpdateSession,
     WithdrawSubmission,
@@ -80,7 +82,7 @@ def decide_due(state: SessionState, ctx: Context) -> Decision | None:
     the wait for a first executor.
     """
     run = state.run
-    if run is None:
+    if run is None or run.ending is not None:
         return None
     now, activation = ctx.now, run.activation
     leased = activation is not None and activation.state is ActivationState.LEASED
@@ -176,11 +178,41 @@ def _lease(state: SessionState | None, command: LeaseActivation, ctx: Context) -
 def _commit_run(state: SessionState | None, command: CommitRun, ctx: Context) -> Decision:
     if state is None or state.deleted:
         raise Refused(Reason.RUN_NOT_FOUND)
-    draft = new_draft(state, ctx)
-    answer = commit_run(draft, command)
+    return _committed(new_draft(state, ctx), command, None)[0]
+
+
+def decide_with_child(
+    state: SessionState | None,
+    child: SessionState | None,
+    command: CommitRun,
+    ctx: Context,
+    child_ctx: Context,
+) -> tuple[Decision, Decision]:
+    """Decides a Commit that may start a child run; returns what it does to both sessions.
+
+    Args:
+        state: Of the session of the run.
+        child: Of the session of the child run: None, since its id is new.
+        command: The Commit.
+        ctx: Of the first session.
+        child_ctx: Of the second.
+
+    Raises:
+        Refused: As of a Commit.
+    """
+    if state is None or state.deleted:
+        raise Refused(Reason.RUN_NOT_FOUND)
+    assert child is None, "its id was made for it"  # noqa: S101 - invariant
+    return _committed(new_draft(state, ctx), command, child_ctx)
+
+
+def _committed(
+    draft: Draft, command: CommitRun, child_ctx: Context | None
+) -> tuple[Decision, Decision]:
+    answer, child = commit_run(draft, command, child_ctx)
     decision = decided(draft, lambda: replace(answer, sequence=draft.state.sequence))
     decision.lease_expire_time = answer.lease_expire_time
-    return decision
+    return decision, decided(child, None) if child is not None else Decision(None, None)
 
 
 _DECIDERS: dict[type, Callable[[SessionState | None, Any, Context], Decision]] = {
@@ -197,6 +229,7 @@ _DECIDERS: dict[type, Callable[[SessionState | None, Any, Context], Decision]] =
     AnswerInteraction: answer_interaction,
     RestoreRun: restore_run,
     SettleRun: settle_run,
+    TakeNotice: take_notice,
     LeaseActivation: _lease,
     CommitRun: _commit_run,
 }

@@ -13,6 +13,7 @@ from typing import Any
 from runlane_server.core.words import (
     ActivationKind,
     ActivationState,
+    ChildrenMode,
     DeltaKind,
     Mode,
     OnMiss,
@@ -24,6 +25,7 @@ from runlane_server.core.words import (
     Route,
     RunFailure,
     SessionStatus,
+    StopReason,
     ToolCallState,
     ToolErrorPolicy,
     ToolOutcome,
@@ -40,13 +42,20 @@ class SessionKey:
 
 @dataclass(slots=True)
 class Usage:
-    """What a run or a step of it has used."""
+    """What a run or a step of it has used.
+
+    Attributes:
+        compaction_input_tokens: Read for summaries; these two count against no budget.
+        compaction_output_tokens: Written as summaries.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
     reasoning_tokens: int = 0
     cost_usd_micros: int = 0
+    compaction_input_tokens: int = 0
+    compaction_output_tokens: int = 0
 
     def plus(self, other: "Usage") -> "Usage":
         """Returns the sum of both."""
@@ -56,6 +65,8 @@ class Usage:
             self.cached_input_tokens + other.cached_input_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
             self.cost_usd_micros + other.cost_usd_micros,
+            self.compaction_input_tokens + other.compaction_input_tokens,
+            self.compaction_output_tokens + other.compaction_output_tokens,
         )
 
 
@@ -157,6 +168,8 @@ class ToolCall:
         outcome: Of COMMITTED.
         result_hash: SHA-256 of the stored result of COMMITTED; empty: it is a closer's.
         appended: Whether its result message is in the history.
+        child_run_id: The child run that answers it; empty: none.
+        child_session_id: The session of that.
     """
 
     tool_call_id: str
@@ -167,6 +180,8 @@ class ToolCall:
     outcome: ToolOutcome | None = None
     result_hash: bytes = b""
     appended: bool = False
+    child_run_id: str = ""
+    child_session_id: str = ""
 
 
 @dataclass(slots=True)
@@ -186,17 +201,96 @@ class Wait:
     expire_time: int = 0
 
 
+@dataclass(slots=True, frozen=True)
+class ParentLink:
+    """Where the run of a session comes from.
+
+    Attributes:
+        depth: Parents above it, from 1.
+        deadline_time: Of the parent; 0: none.
+    """
+
+    session_id: str
+    run_id: str
+    tool_call_id: str
+    depth: int
+    deadline_time: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class Child:
+    """A child run that lives, as far as its parent knows."""
+
+    run_id: str
+    session_id: str
+    tool_call_id: str
+
+
+@dataclass(slots=True, frozen=True)
+class Question:
+    """An open interaction: who asks, and which version is to be answered."""
+
+    session_id: str
+    run_id: str
+    interaction_id: str
+    version: int
+
+
+@dataclass(slots=True, frozen=True)
+class Proxy:
+    """A question of a child run, or of one below it, as it shows on the parent.
+
+    Attributes:
+        interaction_id: Of the proxy itself.
+        child_run_id: The child that it came by.
+        question: The one that decides.
+    """
+
+    interaction_id: str
+    child_run_id: str
+    question: Question
+
+
+@dataclass(slots=True, frozen=True)
+class ChildrenWait:
+    """The child runs that a run waits for."""
+
+    mode: ChildrenMode
+    run_ids: tuple[str, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Ending:
+    """What a run ends with once its child runs have ended.
+
+    Attributes:
+        phase: The one that it keeps until then.
+        cause: Where `stop_reason` is OUTCOME_UNKNOWN.
+    """
+
+    phase: Phase
+    stop_reason: StopReason
+    cause: StopReason | None = None
+    failure: Failure | None = None
+
+
 @dataclass(slots=True)
 class Run:
     """The live run of a session.
 
     Attributes:
         attempt: Epoch of the newest activation.
-        activation: None while WAITING or PAUSED.
+        activation: None while WAITING, PAUSED or ending.
         recoveries: Since its last progress.
         not_before: Of a queued activation in back-off; else 0.
         deadline_time: 0: none.
         start_expire_time: Until the first lease; 0: none.
+        children: Child runs that live.
+        children_started: How many there ever were.
+        proxies: Their open questions.
+        ending: Its end is decided, and waits for the last child's.
+        input_number: Of the message that is its first input.
+        steer_number: Of its latest steer; 0: none.
     """
 
     run_id: str
@@ -227,11 +321,20 @@ class Run:
     not_before: int = 0
     deadline_time: int = 0
     start_expire_time: int = 0
+    children: tuple[Child, ...] = ()
+    children_started: int = 0
+    children_wait: ChildrenWait | None = None
+    proxies: tuple[Proxy, ...] = ()
+    ending: Ending | None = None
+    input_number: int = 0
+    steer_number: int = 0
 
     @property
     def phase(self) -> Phase:
         """Whether somebody may work on it."""
-        if self.wait is not None:
+        if self.ending is not None:
+            return self.ending.phase
+        if self.wait is not None or self.children_wait is not None:
             return Phase.WAITING
         return Phase.PAUSED if self.paused else Phase.ACTIVE
 
@@ -290,6 +393,8 @@ class SessionState:
         steers: Pending steers of the live run, in order.
         next_runs: Pending next runs, in order.
         pending_bytes: Size of all pending input.
+        parent: Of the session of a child run.
+        compacted_through: Number of the last message that the newest summary covers; 0: none.
     """
 
     namespace: str
@@ -310,6 +415,8 @@ class SessionState:
     steers: list[Queued] = field(default_factory=list)
     next_runs: list[Queued] = field(default_factory=list)
     pending_bytes: int = 0
+    parent: ParentLink | None = None
+    compacted_through: int = 0
 
     @property
     def key(self) -> SessionKey:
@@ -407,6 +514,10 @@ class Rules:
         backoff_first: Before the first recovery, in microseconds; doubled for each next one.
         backoff_max: The longest back-off, in microseconds.
         sweep_delay: How long the rows of a deleted session stay, in microseconds.
+        max_child_depth: Parents above a child run.
+        max_children: Live child runs of a run.
+        max_proxies: Questions of child runs that show on a run; others show in the inbox
+            alone.
     """
 
     default_agent: str = ""
@@ -422,6 +533,9 @@ class Rules:
     backoff_first: int = 1_000_000
     backoff_max: int = 60_000_000
     sweep_delay: int = 60_000_000
+    max_child_depth: int = 8
+    max_children: int = 64
+    max_proxies: int = 256
 
 
 @dataclass(slots=True)

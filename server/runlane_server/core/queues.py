@@ -86,6 +86,7 @@ class Queues(DraftBase):
         self.rows.append(self.delivered(steer, number))
         run.position = Position.BEFORE_MODEL
         run.output_message_number = 0
+        run.steer_number = number
 
     def miss_steers(self, failure: SubmissionFailure) -> None:
         """Fails the steers of a run that no boundary will take, or moves them."""

@@ -11,6 +11,8 @@ from runlane_server.core.model import (
     Cancellation,
     Content,
     Failure,
+    ParentLink,
+    Question,
     RunOptions,
     SessionRecord,
     Usage,
@@ -20,6 +22,7 @@ from runlane_server.core.words import (
     InteractionClose,
     InteractionState,
     Mode,
+    NoticeKind,
     Phase,
     PromptKind,
     Role,
@@ -41,6 +44,7 @@ class EventType(IntEnum):
     SESSION_CLOSED = 22
     SESSION_REOPENED = 23
     SESSION_FORKED = 24
+    SESSION_COMPACTED = 25
     SESSION_DELETED = 27
     SUBMISSION_PENDING = 30
     SUBMISSION_MOVED = 31
@@ -55,6 +59,7 @@ class EventType(IntEnum):
     RUN_UNPAUSED = 45
     RUN_RECOVERING = 46
     RUN_STALLED = 47
+    RUN_ENDING = 48
     RUN_TERMINAL = 49
     ACTIVATION_QUEUED = 50
     ACTIVATION_LEASED = 51
@@ -71,6 +76,8 @@ class EventType(IntEnum):
     INTERACTION_OPENED = 90
     INTERACTION_ANSWERED = 92
     INTERACTION_CLOSED = 93
+    CHILD_RUN_STARTED = 110
+    CHILD_RUN_FINISHED = 111
 
 
 @dataclass(slots=True)
@@ -92,8 +99,9 @@ class Event:
 class SessionInserted:
     """A session's record is new. For a fork: where its first messages are.
 
-    `source_*` and `message_count` are set for a fork only; `source_digest` is the
-    digest of the prefix.
+    `source_*` and `message_count` are set for a fork only; `summary_through` names the
+    summary of the source that it takes over, 0 for none. `parent` is set for the session of
+    a child run only.
     """
 
     record: SessionRecord
@@ -101,6 +109,8 @@ class SessionInserted:
     source_session_id: str = ""
     source_run_id: str = ""
     message_count: int = 0
+    summary_through: int = 0
+    parent: ParentLink | None = None
 
 
 @dataclass(slots=True)
@@ -140,6 +150,7 @@ class RunInserted:
     options: RunOptions | None = None
     preview: str = ""
     from_submission: bool = False
+    parent: ParentLink | None = None
 
 
 @dataclass(slots=True)
@@ -171,6 +182,7 @@ class RunEnded:
     steps_reserved: int
     steps_committed: int
     tool_calls: int
+    summary_through: int = 0
 
 
 @dataclass(slots=True)
@@ -273,6 +285,68 @@ class ToolCallMoved:
 
 
 @dataclass(slots=True)
+class ToolCallGiven:
+    """A child run will answer a call."""
+
+    run_id: str
+    step: int
+    ordinal: int
+    child_run_id: str
+
+
+@dataclass(slots=True)
+class SummaryInserted:
+    """A summary covers the messages up to a number."""
+
+    through: int
+    text: str
+    model: str
+    create_time: int
+
+
+@dataclass(slots=True)
+class NoticePut:
+    """Something is to be told to another session of the namespace.
+
+    Attributes:
+        session_id: The one that is told.
+        cause: Names what it is about; the same notice again is the same.
+    """
+
+    session_id: str
+    kind: NoticeKind
+    cause: str
+
+
+@dataclass(slots=True)
+class NoticeTaken:
+    """The session has applied what it was told."""
+
+    kind: NoticeKind
+    cause: str
+
+
+@dataclass(slots=True)
+class ProxyInserted:
+    """A question of a child run shows on its parent; the prompt is that of the question."""
+
+    interaction_id: str
+    run_id: str
+    step: int
+    question: Question
+    create_time: int
+
+
+@dataclass(slots=True)
+class ProxySettled:
+    """The question of a proxy was answered or closed, and so is the proxy."""
+
+    interaction_id: str
+    question: Question
+    settle_time: int
+
+
+@dataclass(slots=True)
 class InteractionInserted:
     """An interaction was opened. `prompt` is encoded; opaque here.
 
@@ -363,8 +437,14 @@ Row = (
     | MessageAppended
     | ToolCallInserted
     | ToolCallMoved
+    | ToolCallGiven
+    | SummaryInserted
+    | NoticePut
+    | NoticeTaken
     | InteractionInserted
     | InteractionSettled
+    | ProxyInserted
+    | ProxySettled
     | ActivationQueued
     | ActivationDequeued
     | LeasePut

@@ -15,6 +15,7 @@ from runlane_server.core.commands import (
 from runlane_server.core.context import (
     Context,
     Decision,
+    child_session,
     created_draft,
     decided,
     new_draft,
@@ -24,18 +25,26 @@ from runlane_server.core.control import cancel
 from runlane_server.core.draft import Draft
 from runlane_server.core.drafting import session_facts
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.inputs import resolve_options
 from runlane_server.core.model import SessionState
+from runlane_server.core.options import resolve_options
 from runlane_server.core.rows import (
     ActivationDequeued,
     EventType,
     LeaseDropped,
+    NoticePut,
     SessionDeleted,
     SessionInserted,
     SessionUpdated,
     TimerSet,
 )
-from runlane_server.core.words import ActivationState, Command, Mode, SessionStatus, TimerKind
+from runlane_server.core.words import (
+    ActivationState,
+    Command,
+    Mode,
+    NoticeKind,
+    SessionStatus,
+    TimerKind,
+)
 
 
 def create_session(state: SessionState | None, command: CreateSession, ctx: Context) -> Decision:
@@ -73,6 +82,8 @@ def update_session(state: SessionState | None, command: UpdateSession, ctx: Cont
 def close_session(state: SessionState | None, command: CloseSession, ctx: Context) -> Decision:
     """Refuses further input, and fails what is pending."""
     present = present_session(state)
+    if present.parent is not None:
+        raise child_session(present)
     cell = TABLE[Command.INTERRUPT][column(present)]
     interrupt = command.cancel_run and cell in {Cell.SETTLE, Cell.REQUEST}
     if present.status is SessionStatus.CLOSED and not interrupt:
@@ -92,6 +103,8 @@ def reopen_session(state: SessionState | None, command: ReopenSession, ctx: Cont
     """Takes input again."""
     del command
     present = present_session(state)
+    if present.parent is not None:
+        raise child_session(present)
     if present.status is SessionStatus.OPEN:
         return Decision(None, SessionAnswer(present.sequence, session_facts(present)))
     draft = new_draft(present, ctx)
@@ -105,10 +118,23 @@ def delete_session(state: SessionState | None, command: DeleteSession, ctx: Cont
     """Makes the session a tombstone."""
     present = present_session(state)
     run = present.run
+    if present.parent is not None:
+        raise child_session(present)
     if TABLE[Command.DELETE][column(present)] is Cell.LIVE and not command.force:
         raise Refused(Reason.SESSION_LIVE, run_id=run.run_id if run is not None else "")
     draft = new_draft(present, ctx)
+    delete(draft)
+    return decided(draft, lambda: _session_answer(draft))
+
+
+def delete(draft: Draft) -> None:
+    """Makes the session a tombstone, and tells those of its child runs."""
+    run = draft.state.run
     if run is not None:
+        for child in run.children:
+            draft.rows.append(
+                NoticePut(child.session_id, NoticeKind.DELETE, draft.state.session_id)
+            )
         activation = run.activation
         if activation is not None and activation.state is ActivationState.QUEUED:
             draft.rows.append(ActivationDequeued(activation.activation_id))
@@ -119,8 +145,7 @@ def delete_session(state: SessionState | None, command: DeleteSession, ctx: Cont
     _record_changed(draft)
     draft.event(EventType.SESSION_DELETED)
     draft.rows.append(SessionDeleted(draft.now))
-    draft.rows.append(TimerSet(TimerKind.SWEEP, draft.now + ctx.rules.sweep_delay))
-    return decided(draft, lambda: _session_answer(draft))
+    draft.rows.append(TimerSet(TimerKind.SWEEP, draft.now + draft.rules.sweep_delay))
 
 
 def decide_fork(
@@ -155,8 +180,10 @@ def decide_fork(
             command.source_session_id,
             command.source_run_id,
             command.message_count,
+            command.summary_through,
         ),
     )
+    new.state.compacted_through = command.summary_through
     new.state.message_count = command.message_count
     new.state.digest = command.digest
     new.event(EventType.SESSION_FORKED, **body)

@@ -200,6 +200,24 @@ class PromptKind(IntEnum):
     EXTERNAL = 4
 
 
+class ChildrenMode(IntEnum):
+    """How many of its child runs a run waits for."""
+
+    ANY = 1
+    ALL = 2
+
+
+class NoticeKind(IntEnum):
+    """What one session has to tell another; each is applied in a commit of its own."""
+
+    CHILD = 1
+    """To a parent: its child run asks, asks no more, or has ended."""
+    CANCEL = 2
+    """To a child: its parent is being cancelled, or is ending."""
+    DELETE = 3
+    """To a child: its parent's session was deleted."""
+
+
 class InteractionState(IntEnum):
     """Whether an interaction waits for an answer."""
 

@@ -12,6 +12,7 @@ import msgspec
 
 from runlane_server.core.model import Content, Delta, RunOptions
 from runlane_server.core.rows import Event, MessageAppended
+from runlane_server.core.words import ToolOutcome
 
 
 class StoredEvent(msgspec.Struct, array_like=True, frozen=True):
@@ -51,6 +52,19 @@ class Codec(Protocol):
 
     def message(self, row: MessageAppended, session_id: str, content: Content | None) -> bytes:
         """Encodes a message; without content: all but it, to be followed by content bytes."""
+
+    def child_result(
+        self, tool_call_id: str, outcome: ToolOutcome, message: bytes, output_json: str, told: str
+    ) -> Content:
+        """Makes the result of a call from the end of the child run that answers it.
+
+        Args:
+            tool_call_id: The call.
+            outcome: What became of it.
+            message: The encoded message that is the child's answer; empty: there is none.
+            output_json: What its executor gave beside it; empty: nothing.
+            told: The server's own words; empty: none.
+        """
 
     def options(self, options: RunOptions) -> bytes:
         """Encodes resolved run options."""

@@ -13,10 +13,17 @@ from dataclasses import dataclass
 import structlog
 
 from runlane_server.core.model import SessionKey
-from runlane_server.core.rows import ActivationQueued, LeaseDropped, LeasePut, Row, TimerSet
+from runlane_server.core.rows import (
+    ActivationQueued,
+    LeaseDropped,
+    LeasePut,
+    NoticePut,
+    Row,
+    TimerSet,
+)
 from runlane_server.core.words import TimerKind
 from runlane_server.runtime.engine import Time
-from runlane_server.store.base import LiveLease, QueuedActivation, StoredTimer
+from runlane_server.store.base import LiveLease, QueuedActivation, StoredNotice, StoredTimer
 
 RETRY = 1_000_000
 """Microseconds after which a timer that could not be handled fires again."""
@@ -32,16 +39,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Alarm:
-    """What is due: a timer of `kind`, or the end of a lease, or of a back-off.
+    """What is due: a timer of `kind`, or the end of a lease, or of a back-off, or a notice.
 
     Attributes:
         activation_id: Of a lease or a back-off.
+        notice: What the session is to be told; due at once.
     """
 
     key: SessionKey
     kind: TimerKind | None
     activation_id: str = ""
     backoff: bool = False
+    notice: StoredNotice | None = None
 
 
 class Timers:
@@ -68,8 +77,11 @@ class Timers:
         timers: Sequence[StoredTimer],
         leases: Sequence[LiveLease],
         queued: Sequence[QueuedActivation],
+        notices: Sequence[StoredNotice] = (),
     ) -> None:
         """Takes in what the store holds at start."""
+        for notice in notices:
+            self._push(0, Alarm(notice.key, None, notice=notice))
         for one in queued:
             if one.not_before:
                 self._push(one.not_before, Alarm(one.key, None, one.activation_id, backoff=True))
@@ -91,6 +103,10 @@ class Timers:
                 if row.not_before:
                     alarm = Alarm(key, None, row.activation_id, backoff=True)
                     self._push(row.not_before, alarm)
+            elif isinstance(row, NoticePut):
+                told = SessionKey(key.namespace, row.session_id)
+                notice = StoredNotice(told, row.kind, row.cause)
+                self._push(0, Alarm(told, None, notice=notice))
             elif isinstance(row, LeaseDropped):
                 self._leases.pop(row.activation_id, None)
 
@@ -139,7 +155,7 @@ class Timers:
             timer.cancel()
 
     async def _handle(self, due_time: int, alarm: Alarm) -> None:
-        lease = alarm.kind is None and not alarm.backoff
+        lease = alarm.kind is None and not alarm.backoff and alarm.notice is None
         if lease and self._leases.get(alarm.activation_id) != due_time:
             return
         try:

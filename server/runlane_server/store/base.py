@@ -14,6 +14,7 @@ from runlane_server.core.rows import Row
 from runlane_server.core.words import (
     InteractionState,
     Mode,
+    NoticeKind,
     Phase,
     PromptKind,
     Route,
@@ -200,12 +201,14 @@ class SessionRow:
 
     Attributes:
         source_session_id: Of a fork.
+        parent_run_id: Of the session of a child run.
     """
 
     record: SessionRecord
     state: bytes
     source_session_id: str = ""
     source_run_id: str = ""
+    parent_run_id: str = ""
 
 
 class SessionOrder:
@@ -240,6 +243,8 @@ class RunRow:
         usage: msgpack of a map: `usage` (a core Usage), `steps_reserved`,
             `steps_committed`, `tool_calls`; empty while it lives.
         cancellation: msgpack of a core Cancellation; empty: none, or the run lives.
+        parent_session_id: Of a child run, as are the three that follow.
+        summary_through: Names the summary in force when it ended; 0: none, or the run lives.
     """
 
     run_id: str
@@ -269,6 +274,21 @@ class RunRow:
     attempt: int = 0
     usage: bytes = b""
     cancellation: bytes = b""
+    parent_session_id: str = ""
+    parent_run_id: str = ""
+    parent_call_id: str = ""
+    parent_depth: int = 0
+    summary_through: int = 0
+
+
+@dataclass(slots=True)
+class SummaryRow:
+    """A summary of the messages 1 to `through`."""
+
+    through: int
+    text: str
+    model: str
+    create_time: int
 
 
 @dataclass(slots=True)
@@ -306,6 +326,7 @@ class ToolCallRow:
         result: Encoded: a message that holds nothing but the result, or that of its result
             message; empty: there is none.
         outcome: A ToolOutcome; 0: none yet.
+        child_run_id: The child run that answers it; empty: none.
     """
 
     tool_call_id: str
@@ -320,6 +341,7 @@ class ToolCallRow:
     create_time: int
     settle_time: int
     result: bytes = b""
+    child_run_id: str = ""
 
 
 @dataclass(slots=True)
@@ -329,6 +351,7 @@ class InteractionRow:
     Attributes:
         close_reason: An InteractionClose; 0: none.
         expire_time: 0: never.
+        proxy_session_id: Of a proxy, as are the two that follow: the question that it shows.
     """
 
     interaction_id: str
@@ -344,6 +367,9 @@ class InteractionRow:
     expire_time: int
     create_time: int
     settle_time: int
+    proxy_session_id: str = ""
+    proxy_run_id: str = ""
+    proxy_interaction_id: str = ""
 
 
 @dataclass(slots=True)
@@ -400,6 +426,15 @@ class StoredTimer:
     key: SessionKey
     kind: TimerKind
     due_time: int
+
+
+@dataclass(slots=True)
+class StoredNotice:
+    """What a session is to be told."""
+
+    key: SessionKey
+    kind: NoticeKind
+    cause: str
 
 
 class Store(Protocol):
@@ -473,6 +508,23 @@ class Store(Protocol):
     ) -> list[RunRow]:
         """Lists stalled runs of all sessions, ascending by (create_time, run_id)."""
 
+    async def list_child_runs(
+        self, namespace: str, run_id: str, after: tuple[int, str] | None, limit: int
+    ) -> list[RunRow]:
+        """Lists the child runs of a run, ascending by (create_time, run_id)."""
+
+    async def child_sessions(self, key: SessionKey, limit: int) -> list[str]:
+        """Reads ids of the sessions of child runs of a session's runs; not deleted ones.
+
+        The session itself may be deleted.
+        """
+
+    async def summary(self, key: SessionKey, through: int) -> SummaryRow | None:
+        """Reads the summary of a session that covers the messages up to a number."""
+
+    async def notices(self) -> list[StoredNotice]:
+        """Reads all notices."""
+
     async def list_tool_calls(
         self, namespace: str, run_id: str, after: tuple[int, int] | None, limit: int
     ) -> list[ToolCallRow]:
@@ -489,12 +541,18 @@ class Store(Protocol):
         after: tuple[int, str] | None,
         limit: int,
     ) -> list[InteractionRow]:
-        """Lists interactions, ascending by (create_time, interaction_id); "": of all sessions."""
+        """Lists interactions, ascending by (create_time, interaction_id).
+
+        "": those of all sessions, but for proxies.
+        """
 
     async def answered_interactions(
         self, namespace: str, run_id: str, step: int
     ) -> list[InteractionRow]:
-        """Reads the answered interactions that a run opened after a committed model step."""
+        """Reads the answered interactions that a run opened after a committed model step.
+
+        Proxies are none of them.
+        """
 
     async def submission(self, namespace: str, submission_id: str) -> SubmissionRow | None:
         """Reads a submission."""

@@ -15,10 +15,19 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from runlane.v1 import event_pb2, message_pb2, run_pb2, session_service_pb2
 
 from runlane_server.app.views import ControlView
-from runlane_server.core.model import Content, Delta, RunOptions, Usage
+from runlane_server.core.model import (
+    ChildrenWait,
+    Content,
+    Delta,
+    ParentLink,
+    Question,
+    RunOptions,
+    Usage,
+)
 from runlane_server.core.rows import Event, EventType, MessageAppended
+from runlane_server.core.words import ToolOutcome
 from runlane_server.transport import responses
-from runlane_server.transport.content import tool_result
+from runlane_server.transport.content import child_result, tool_result
 from runlane_server.transport.values import (
     duration,
     length_delimited,
@@ -66,6 +75,30 @@ def _bodies() -> dict[int, tuple[str, Callable[..., AnyMessage], bool]]:
 _BODIES = _bodies()
 
 
+_RECORDS = frozenset(
+    {
+        EventType.SESSION_COMPACTED,
+        EventType.RUN_CREATED,
+        EventType.RUN_WAITING,
+        EventType.MODEL_STEP_COMMITTED,
+        EventType.INTERACTION_OPENED,
+    }
+)
+"""Kinds whose body may hold a record of the core."""
+
+_SHOWN: dict[type, Callable[[Any], Any]] = {
+    Usage: responses.usage,
+    ParentLink: responses.parent,
+    ChildrenWait: responses.children_wait,
+    Question: responses.proxy_source,
+}
+
+
+def _shown(value: Any) -> Any:
+    show = _SHOWN.get(type(value))
+    return value if show is None else show(value)
+
+
 def _span(micros: int) -> Duration | None:
     """Returns a span; None, which leaves a field unset, where it is 0."""
     return duration(micros) if micros else None
@@ -86,13 +119,11 @@ class ProtoCodec:
         """Encodes an event, without its message."""
         name, body_class, may_skip = _BODIES[event.type]
         body = event.body
-        if event.type is EventType.MODEL_STEP_COMMITTED:
-            used = body.get("usage")
-            if isinstance(used, Usage):
-                body = {**body, "usage": responses.usage(used)}
-        elif event.type in _TIMES:
+        if event.type in _TIMES:
             field = _TIMES[event.type]
             body = {**body, field: timestamp(body.get(field, 0))}
+        if event.type in _RECORDS:
+            body = {key: _shown(value) for key, value in body.items()}
         seconds, micros = divmod(event.time, _MILLION)
         fields: dict[str, Any] = {name: body_class(**body)}
         return event_pb2.Event(
@@ -132,6 +163,12 @@ class ProtoCodec:
             result = tool_result(closer.tool_call_id, closer.outcome, closer.text)
             return head + message_pb2.Message(content=[result]).SerializeToString()
         return head if content is None else head + content.data
+
+    def child_result(
+        self, tool_call_id: str, outcome: ToolOutcome, message: bytes, output_json: str, told: str
+    ) -> Content:
+        """Makes the result of a call from the end of the child run that answers it."""
+        return child_result(tool_call_id, outcome, message, output_json, told)
 
     def options(self, options: RunOptions) -> bytes:
         """Encodes resolved run options."""

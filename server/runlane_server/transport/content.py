@@ -19,6 +19,8 @@ from runlane_server.transport.values import check_json
 CONTENT_BYTES_MAX = 3 * 1024 * 1024
 METADATA_BYTES_MAX = 4096
 PREVIEW_CHARACTERS = 200
+_RESULT_FRAMING = 256
+_TOO_LONG = "The rest of the child run's answer is too long."
 
 _NO_ARGUMENTS = "{}"
 _RESULT_KINDS = frozenset({"text", "media", "data"})
@@ -131,6 +133,39 @@ def text_result(tool_call_id: str, outcome: ToolOutcome, text: str) -> Content:
     """Returns the content of a message that is the result of a call: one text."""
     block = tool_result(tool_call_id, outcome, text)
     return _content([block], {}, "", text[:PREVIEW_CHARACTERS])
+
+
+def child_result(
+    tool_call_id: str, outcome: ToolOutcome, message: bytes, output_json: str, told: str
+) -> Content:
+    """Returns the content of a message that is the result of a call: the end of a child run.
+
+    What does not fit beside the rest is left out, and that is said.
+    """
+    blocks = [message_pb2.Block(text=told)] if told else []
+    for block in message_pb2.Message.FromString(message).content:
+        if block.WhichOneof("block") in _RESULT_KINDS:
+            kept = message_pb2.Block()
+            kept.CopyFrom(block)
+            kept.ClearField("provider_json")  # it is of the child's own requests
+            blocks.append(kept)
+    if output_json:
+        data = message_pb2.Data(content_type="application/json", json=output_json)
+        blocks.append(message_pb2.Block(data=data))
+    room = CONTENT_BYTES_MAX - _RESULT_FRAMING
+    fitting = []
+    for block in blocks:
+        room -= block.ByteSize() + _RESULT_FRAMING
+        if room < 0:
+            fitting.append(message_pb2.Block(text=_TOO_LONG))
+            break
+        fitting.append(block)
+    result = message_pb2.ToolResult(
+        tool_call_id=tool_call_id,
+        outcome=outcome,  # type: ignore[arg-type]
+        content=fitting,
+    )
+    return _content([message_pb2.Block(tool_result=result)], {}, "", preview(fitting))
 
 
 def result_content(given: message_pb2.ToolResult, path: str) -> Content:

@@ -12,6 +12,7 @@ from runlane_server.app.views import LeasedView
 from runlane_server.core.commands import CommitModelStep, CommitRun, Suspend
 from runlane_server.core.errors import Refused, invalid
 from runlane_server.core.words import PromptKind
+from runlane_server.store.base import SummaryRow
 from runlane_server.transport import requests, responses
 from runlane_server.transport.binding import Call, close
 from runlane_server.transport.codec import repeated
@@ -71,6 +72,9 @@ def _leased(view: LeasedView) -> bytes:
     encoded = shown.SerializeToString()
     if view.context is not None:
         messages = repeated([row.data for row in view.context])
+        if view.summary is not None:
+            shown_summary = responses.summary(view.summary)
+            messages += pb.ModelContext(summary=shown_summary).SerializeToString()
         if len(messages) + _FRAMING <= room:
             encoded += length_delimited(_CONTEXT, messages)
     return encoded
@@ -221,6 +225,9 @@ class ExecutorServicer:
             async for frame in frames:
                 if isinstance(frame, bytes):
                     yield frame
+                elif isinstance(frame, SummaryRow):
+                    first = pb.StreamModelContextResponse(summary=responses.summary(frame))
+                    yield first.SerializeToString()
                 else:
                     end = pb.ContextEnd(message_count=frame)
                     yield pb.StreamModelContextResponse(end=end).SerializeToString()

@@ -78,6 +78,21 @@ class HistoryServicer:
         after = after_page(page, shown, _run)
         return pb.ListRunsResponse(runs=shown, next_page_token=pager.token(after))
 
+    async def list_child_runs(
+        self, request: pb.ListChildRunsRequest, call: Call
+    ) -> pb.ListChildRunsResponse:
+        """Lists the direct child runs of a run."""
+        pager = Pager(call.method, call.namespace, request.run_id)
+        page = await self._app.list_child_runs(
+            call.namespace,
+            request.run_id,
+            pager.place(request.page_token),
+            page_limit(request.page_size),
+        )
+        shown = fill(page.items, responses.run_of)
+        after = after_page(page, shown, _run)
+        return pb.ListChildRunsResponse(runs=shown, next_page_token=pager.token(after))
+
     async def get_run(self, request: pb.GetRunRequest, call: Call) -> pb.GetRunResponse:
         """Reads a run."""
         view = await self._app.get_run(call.namespace, request.run_id, request.session_id)
@@ -221,12 +236,15 @@ class HistoryServicer:
         self, request: pb.GetHistoryAtRunRequest, call: Call
     ) -> AsyncIterator[pb.GetHistoryAtRunResponse | bytes]:
         """Streams the history at the end of a run: a header, then its messages."""
-        view, count, digest, frames = await self._app.history_at_run(
+        view, frames = await self._app.history_at_run(
             call.namespace, request.run_id, request.session_id
         )
         try:
             header = pb.HistoryHeader(
-                run=responses.run_of(view), message_count=count, digest=digest.hex()
+                run=responses.run_of(view.run),
+                message_count=view.message_count,
+                digest=view.digest.hex(),
+                summary=None if view.summary is None else responses.summary(view.summary),
             )
             yield pb.GetHistoryAtRunResponse(header=header)
             async for frame in frames:
@@ -257,7 +275,7 @@ class HistoryServicer:
     async def get_lineage(self, request: pb.GetLineageRequest, call: Call) -> pb.GetLineageResponse:
         """Reads where a session comes from and what was forked from it."""
         pager = Pager(call.method, call.namespace, request.session_id)
-        page, ancestors = await self._app.lineage(
+        page, lineage = await self._app.lineage(
             call.namespace,
             request.session_id,
             pager.place(request.page_token),
@@ -270,8 +288,9 @@ class HistoryServicer:
             next_page_token=pager.token(after),
             ancestors=[
                 session_pb2.ForkSource(session_id=session_id, run_id=run_id)
-                for session_id, run_id in ancestors
+                for session_id, run_id in lineage.ancestors
             ],
+            parents=[responses.parent(link) for link in lineage.parents],
         )
 
     def stream_run_events(

@@ -10,6 +10,8 @@ from runlane_server.app.views import (
     CommitView,
     EventQuery,
     ForkRequest,
+    HistoryView,
+    LineageView,
     LiveView,
     Page,
     PollView,
@@ -44,7 +46,13 @@ from runlane_server.core.commands import (
 )
 from runlane_server.core.model import Delta, Fence
 from runlane_server.core.words import InteractionState, Phase, SubmissionState
-from runlane_server.store.base import InteractionRow, MessageRow, SessionFilter, ToolCallRow
+from runlane_server.store.base import (
+    InteractionRow,
+    MessageRow,
+    SessionFilter,
+    SummaryRow,
+    ToolCallRow,
+)
 
 Cursor = tuple[int, str]
 SessionDone = tuple[Result[SessionAnswer], SessionView]
@@ -155,8 +163,8 @@ class AppPort(Protocol):
 
     def model_context(
         self, caller: Caller, fence: Fence, after: int, /
-    ) -> AsyncIterator[bytes | int]:
-        """Gives frames of messages, and at last their count."""
+    ) -> AsyncIterator[SummaryRow | bytes | int]:
+        """Gives a summary where there is one, frames of messages, and at last their count."""
 
     async def publish_deltas(self, caller: Caller, fence: Fence, deltas: list[Delta], /) -> int:
         """Passes on deltas; returns how many were taken."""
@@ -182,6 +190,11 @@ class AppPort(Protocol):
         /,
     ) -> Page[RunView]:
         """Lists the runs of a session."""
+
+    async def list_child_runs(
+        self, namespace: str, run_id: str, after: Cursor | None, limit: int, /
+    ) -> Page[RunView]:
+        """Lists the direct child runs of a run."""
 
     async def wait_run(
         self, namespace: str, run_id: str, session_id: str, wait: float, include_output: bool, /
@@ -232,8 +245,8 @@ class AppPort(Protocol):
 
     async def lineage(
         self, namespace: str, session_id: str, after: Cursor | None, limit: int, /
-    ) -> tuple[Page[SessionView], list[tuple[str, str]]]:
-        """Lists the forks of a session; also (session, run) from its source to the root."""
+    ) -> tuple[Page[SessionView], LineageView]:
+        """Lists the forks of a session; also where it comes from."""
 
     async def live_state(
         self, namespace: str, session_id: str, message_limit: int, min_sequence: int, /
@@ -289,8 +302,8 @@ class AppPort(Protocol):
 
     async def history_at_run(
         self, namespace: str, run_id: str, session_id: str, /
-    ) -> tuple[RunView, int, bytes, AsyncIterator[bytes]]:
-        """Reads run, count and digest of the history at a run; then frames of its messages."""
+    ) -> tuple[HistoryView, AsyncIterator[bytes]]:
+        """Reads the history at a run; then frames of its messages."""
 
     def list_agents(
         self, namespace: str, after: str, limit: int, /

@@ -28,12 +28,15 @@ from runlane_server.core.commands import (
     Finish,
     FinishKind,
     Operation,
+    RecordCompaction,
     Release,
     ReserveModelStep,
     RestoreRun,
     SettleRun,
+    StartChildRun,
     Submit,
     Suspend,
+    SuspendForChildren,
     ToolResult,
     UpdateSession,
 )
@@ -49,6 +52,7 @@ from runlane_server.core.model import (
     Usage,
 )
 from runlane_server.core.words import (
+    ChildrenMode,
     DeltaKind,
     Mode,
     OnMiss,
@@ -272,11 +276,11 @@ def session_order(request: history_service_pb2.ListSessionsRequest) -> int:
     return int(request.order) or SessionOrder.CREATED_DESC
 
 
-def _check_labels(labels: Mapping[str, str]) -> None:
+def _check_labels(labels: Mapping[str, str], field: str = "labels") -> None:
     for key, value in labels.items():
         if "\0" in key or "\0" in value:
-            raise invalid("labels", "must not contain U+0000")
-    check_metadata(labels, "labels")
+            raise invalid(field, "must not contain U+0000")
+    check_metadata(labels, field)
 
 
 def wait_micros(given: Duration) -> int:
@@ -322,6 +326,10 @@ def _operation(given: executor_service_pb2.Operation, path: str) -> Operation:
         return ClaimToolCalls(tuple(claim.tool_call_ids), claim.idempotent)
     if kind == "commit_tool_results":
         return _results(given.commit_tool_results, f"{path}commit_tool_results.")
+    if kind == "start_child_run":
+        return _start_child(given.start_child_run, f"{path}start_child_run.")
+    if kind == "record_compaction":
+        return _compaction(given.record_compaction)
     step = given.commit_model_step
     used = step.usage
     return CommitModelStep(
@@ -335,6 +343,33 @@ def _operation(given: executor_service_pb2.Operation, path: str) -> Operation:
         ),
         step.model,
         step.finish_reason,
+    )
+
+
+def _start_child(given: executor_service_pb2.StartChildRun, path: str) -> StartChildRun:
+    _check_labels(given.labels, f"{path}labels")
+    asked = None
+    if given.HasField("run_options"):
+        asked = options(given.run_options, f"{path}run_options")
+    return StartChildRun(
+        given.tool_call_id,
+        input_content(given.content, {}, path),
+        SessionRecord(given.display_name, dict(given.labels)),
+        asked,
+    )
+
+
+def _compaction(given: executor_service_pb2.RecordCompaction) -> RecordCompaction:
+    used = given.usage
+    return RecordCompaction(
+        given.through_message_number,
+        given.summary,
+        Usage(
+            cost_usd_micros=used.cost_usd_micros,
+            compaction_input_tokens=used.input_tokens,
+            compaction_output_tokens=used.output_tokens,
+        ),
+        given.model,
     )
 
 
@@ -352,11 +387,17 @@ def _results(given: executor_service_pb2.CommitToolResults, path: str) -> Commit
     return CommitToolResults(tuple(results))
 
 
-def _outcome(request: executor_service_pb2.CommitRequest) -> Finish | Suspend | Release | None:
+def _outcome(
+    request: executor_service_pb2.CommitRequest,
+) -> Finish | Suspend | SuspendForChildren | Release | None:
     kind = request.WhichOneof("outcome")
     if kind is None:
         return None
     if kind == "suspend":
+        if request.suspend.WhichOneof("wait") == "children":
+            wait = request.suspend.children
+            mode = ChildrenMode(wait.mode or ChildrenMode.ALL)
+            return SuspendForChildren(mode, tuple(wait.run_ids))
         return suspend(request.suspend, "suspend.")
     if kind == "release":
         return Release(request.release.reason)

@@ -33,11 +33,21 @@ from runlane_server.core.commands import (
     ClaimToolCalls,
     CommitModelStep,
     Operation,
+    RecordCompaction,
     ReserveModelStep,
+    StartChildRun,
 )
-from runlane_server.core.model import Activation, Delta, Fence, Usage
+from runlane_server.core.model import (
+    Activation,
+    ChildrenWait,
+    Delta,
+    Fence,
+    ParentLink,
+    Question,
+    Usage,
+)
 from runlane_server.core.words import Phase, ToolCallState
-from runlane_server.store.base import InteractionRow, ToolCallRow
+from runlane_server.store.base import InteractionRow, SummaryRow, ToolCallRow
 from runlane_server.transport.values import SEND_BYTES_MAX, length_delimited, timestamp
 
 _LIVE_STATE_MESSAGES = b"\x2a"  # field 5
@@ -67,6 +77,8 @@ def session(view: SessionView) -> session_pb2.Session:
         etag=facts.etag,
         create_time=timestamp(facts.create_time),
         update_time=timestamp(facts.update_time),
+        parent_run_id=facts.parent_run_id,
+        compacted_through=facts.compacted_through,
     )
 
 
@@ -113,6 +125,42 @@ def usage(used: Usage, reserved: int = 0, committed: int = 0, tool_calls: int = 
         reasoning_tokens=used.reasoning_tokens,
         tool_calls=tool_calls,
         cost_usd_micros=used.cost_usd_micros,
+        compaction_input_tokens=used.compaction_input_tokens,
+        compaction_output_tokens=used.compaction_output_tokens,
+    )
+
+
+def parent(link: ParentLink) -> run_pb2.ParentRun:
+    """Shows where a child run comes from."""
+    return run_pb2.ParentRun(
+        run_id=link.run_id,
+        session_id=link.session_id,
+        tool_call_id=link.tool_call_id,
+        depth=link.depth,
+    )
+
+
+def children_wait(wait: ChildrenWait) -> run_pb2.ChildrenWait:
+    """Shows a wait for child runs."""
+    return run_pb2.ChildrenWait(mode=wait.mode, run_ids=wait.run_ids)  # type: ignore[arg-type]
+
+
+def proxy_source(question: Question) -> interaction_pb2.ProxySource:
+    """Shows the question that a proxy shows."""
+    return interaction_pb2.ProxySource(
+        run_id=question.run_id,
+        interaction_id=question.interaction_id,
+        session_id=question.session_id,
+    )
+
+
+def summary(row: SummaryRow) -> message_pb2.Summary:
+    """Shows a summary."""
+    return message_pb2.Summary(
+        text=row.text,
+        through_message_number=row.through,
+        create_time=timestamp(row.create_time),
+        model=row.model,
     )
 
 
@@ -161,6 +209,12 @@ def run(facts: RunFacts, view: RunView | None = None) -> run_pb2.Run:
         pause_requested=facts.pause_requested,
         stalled=facts.stalled,
         recoveries=facts.recoveries,
+        parent=None if facts.parent is None else parent(facts.parent),
+        waiting_children=(
+            None if facts.children_wait is None else children_wait(facts.children_wait)
+        ),
+        ending_cause=facts.ending_cause or 0,  # type: ignore[arg-type]
+        live_child_count=facts.live_children,
     )
 
 
@@ -226,7 +280,13 @@ def live_state(view: LiveView) -> bytes:
 
 def interaction(row: InteractionRow) -> interaction_pb2.Interaction:
     """Shows an interaction."""
-    answer = None
+    answer = proxy_for = None
+    if row.proxy_interaction_id:
+        proxy_for = interaction_pb2.ProxySource(
+            run_id=row.proxy_run_id,
+            interaction_id=row.proxy_interaction_id,
+            session_id=row.proxy_session_id,
+        )
     if row.answer:
         answer = interaction_pb2.InteractionAnswer.FromString(row.answer)
     return interaction_pb2.Interaction(
@@ -239,6 +299,7 @@ def interaction(row: InteractionRow) -> interaction_pb2.Interaction:
         answer=answer,
         close_reason=row.close_reason,  # type: ignore[arg-type]
         expire_time=timestamp(row.expire_time),
+        proxy_for=proxy_for,
         create_time=timestamp(row.create_time),
         settle_time=timestamp(row.settle_time),
     )
@@ -274,6 +335,7 @@ def tool_call(row: ToolCallRow) -> executor_service_pb2.ToolCall:
         arguments_json=row.arguments_json or "",
         state=row.state,  # type: ignore[arg-type]
         idempotent=row.idempotent,
+        child_run_id=row.child_run_id,
         create_time=timestamp(row.create_time),
         settle_time=timestamp(row.settle_time),
     )
@@ -374,6 +436,18 @@ def operation_result(
     if isinstance(operation, ClaimToolCalls):
         return executor_service_pb2.OperationResult(
             claim_tool_calls=executor_service_pb2.ClaimToolCallsResult()
+        )
+    if isinstance(operation, StartChildRun):
+        return executor_service_pb2.OperationResult(
+            start_child_run=executor_service_pb2.StartChildRunResult(
+                run_id=result.child_run_id,
+                session_id=result.child_session_id,
+                existing=result.existing,
+            )
+        )
+    if isinstance(operation, RecordCompaction):
+        return executor_service_pb2.OperationResult(
+            record_compaction=executor_service_pb2.RecordCompactionResult()
         )
     return executor_service_pb2.OperationResult(
         commit_tool_results=executor_service_pb2.CommitToolResultsResult(

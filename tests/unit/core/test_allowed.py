@@ -6,13 +6,14 @@ import random
 
 import pytest
 from runlane_server.core.admission import Column, allowed_commands, column
-from runlane_server.core.commands import WithdrawSubmission
+from runlane_server.core.commands import TakeNotice, WithdrawSubmission
 from runlane_server.core.errors import Refused
 from runlane_server.core.model import RunLimits, RunOptions, SessionState
-from runlane_server.core.words import Command, Mode, PromptKind, Recovery, StopReason
+from runlane_server.core.words import Command, Mode, NoticeKind, PromptKind, Recovery, StopReason
 from support.allowed import TRIES, check_allowed, pending
 from support.lane import Lane
 from support.steps import (
+    ALL_CHILDREN,
     CANCELLED,
     COMPLETED,
     FAILED,
@@ -41,6 +42,7 @@ from support.steps import (
     restore,
     results,
     settle,
+    starts,
     steer,
     unpause,
 )
@@ -56,6 +58,9 @@ ROWS = {
     "waiting": f"{_BUSY} PAUSE ANSWER",
     "waiting, pause remembered": f"{_BUSY} UNPAUSE ANSWER",
     "paused": f"{_BUSY} UNPAUSE",
+    "waiting for children": f"{_BUSY} PAUSE",
+    "the same, pause remembered": f"{_BUSY} UNPAUSE",
+    "ending": "AUTO QUEUE FOLLOW_UP REPLACE CLOSE",
     "closed, idle": "REOPEN DELETE",
     "closed, queued": "INTERRUPT REOPEN PAUSE",
     "closed, leased or stalled": "INTERRUPT REOPEN PAUSE RESTORE",
@@ -63,6 +68,8 @@ ROWS = {
     "closed, cancelling": "REOPEN RESTORE",
     "closed, waiting": "INTERRUPT REOPEN PAUSE ANSWER",
     "closed, paused": "INTERRUPT REOPEN UNPAUSE",
+    "closed, waiting for children": "INTERRUPT REOPEN PAUSE",
+    "closed, ending": "REOPEN",
 }
 MATRIX = {
     "IDLE": "no live run",
@@ -79,6 +86,14 @@ MATRIX = {
     **dict.fromkeys(("W", "W ask", "W permission"), "waiting"),
     "Wp": "waiting, pause remembered",
     **dict.fromkeys(("P", "P batch"), "paused"),
+    **dict.fromkeys(("C", "C any"), "waiting for children"),
+    "C asked": "waiting",
+    "Cp": "the same, pause remembered",
+    **dict.fromkeys(("K", "K late"), "ending"),
+    "L child": "leased, stalled or in back-off",
+    "Q child": "queued",
+    "closed C": "closed, waiting for children",
+    "closed K": "closed, ending",
     "closed": "closed, idle",
     "closed Q": "closed, queued",
     "closed L": "closed, leased or stalled",
@@ -112,6 +127,7 @@ def test_every_command_has_a_try():
     assert set(TRIES) == set(Command)
 
 
+_HEARS = 0.2
 _REOPEN = Step(reopen.make, "reopen")  # labelled: it needs no run
 
 
@@ -135,6 +151,8 @@ def _steps(chance: random.Random, number: int, options: RunOptions) -> list[Step
         commit(asks("c1", "c2")),
         commit(claims(chance.choice(["c1", "c2"]), idempotent=chance.random() < 0.5)),
         commit(results(chance.choice(["c1", "c2"]))),
+        commit(starts(chance.choice(["c1", "c2"]))),
+        commit(starts(chance.choice(["c1", "c2"])), outcome=ALL_CHILDREN),
         commit(outcome=question(expire=chance.choice([0, 60 * SECOND]))),
         commit(outcome=question("c1", kind=PromptKind.PERMISSION)),
         commit(answer(), outcome=COMPLETED),
@@ -155,6 +173,23 @@ def _is_commit(step: Step) -> bool:
     return False
 
 
+def _hear(chance: random.Random, lane: Lane) -> None:
+    """Something becomes of a child run, or of what its parent asked of it."""
+    child = chance.choice(lane.children)
+    child.now = lane.now
+    child.due()
+    live = child.state.run is not None
+    asked = any(one.kind is NoticeKind.CANCEL for one in lane.notices)
+    if live and asked:
+        child.decided(TakeNotice(NoticeKind.CANCEL, "parent"))
+    elif live and chance.random() < _HEARS and child.state.run.wait is None:
+        child.do(lease(), reserve, commit(outcome=question()))
+    elif live and child.state.run.wait is not None:
+        child.do(reply())
+    check_allowed(child.state, child.context())
+    lane.told_of(child)
+
+
 def _walk(seed: int, seen: set[tuple[str, str]]) -> None:
     chance = random.Random(seed)
     lane = Lane()
@@ -166,6 +201,9 @@ def _walk(seed: int, seen: set[tuple[str, str]]) -> None:
     if seed % 3 == 1:
         # Few walks would lead to a stalled run: these begin there.
         lane.do(lease(), beat, passes(LEASE))
+    elif seed % 6 == 5:
+        lane.do(lease(), reserve, commit(asks("c1", "c2"), starts("c1")))
+        lane.do(commit(outcome=ALL_CHILDREN), pause)
     for number in range(60):
         step = chance.choice(_steps(chance, number, options))
         lane.due()
@@ -176,6 +214,8 @@ def _walk(seed: int, seen: set[tuple[str, str]]) -> None:
             step = chance.choice([unpause, reply()])
         with contextlib.suppress(Refused):
             lane.do(step)
+        if lane.children and chance.random() < _HEARS:
+            _hear(chance, lane)
         check_allowed(lane.state, lane.context())
         seen.add((column(lane.state).value, lane.state.status.name))
     lane.do(delete_force)
@@ -185,6 +225,6 @@ def _walk(seed: int, seen: set[tuple[str, str]]) -> None:
 
 def test_on_every_state_that_a_walk_reaches():
     seen: set[tuple[str, str]] = set()
-    for seed in range(60):
+    for seed in range(120):
         _walk(seed, seen)
     assert seen == set(itertools.product((one.value for one in Column), ("OPEN", "CLOSED")))

@@ -9,7 +9,9 @@ from runlane_server.app.views import (
     ActivationControl,
     AgentView,
     CommitView,
+    HistoryView,
     LeasedView,
+    LineageView,
     LiveView,
     Page,
     PollView,
@@ -42,6 +44,7 @@ from runlane_server.core.model import (
     Activation,
     Content,
     Fence,
+    ParentLink,
     RunLimits,
     RunOptions,
     SessionRecord,
@@ -66,7 +69,7 @@ from runlane_server.core.words import (
     ToolCallState,
     ToolOutcome,
 )
-from runlane_server.store.base import InteractionRow, MessageRow, ToolCallRow
+from runlane_server.store.base import InteractionRow, MessageRow, SummaryRow, ToolCallRow
 from runlane_server.transport.codec import ProtoCodec
 from runlane_server.transport.content import input_content, text_result
 from runlane_server.transport.server import GrpcServer, GrpcSettings
@@ -318,6 +321,10 @@ class FakeApp:
         await self._ask("list_runs", *args)
         return Page([run_view()], None)
 
+    async def list_child_runs(self, *args):
+        await self._ask("list_child_runs", *args)
+        return Page([run_view("child")], (NOW, "child"))
+
     async def wait_run(self, *args):
         await self._ask("wait_run", *args)
         return run_view(phase=Phase.TERMINAL), self.messages[0]
@@ -336,7 +343,9 @@ class FakeApp:
 
     async def lineage(self, *args):
         await self._ask("lineage", *args)
-        return Page([session_view("f")], None), [("root", "run_0")]
+        return Page([session_view("f")], None), LineageView(
+            [("root", "run_0")], [ParentLink("up", "run_up", "c", 1)]
+        )
 
     async def live_state(self, *args):
         await self._ask("live_state", *args)
@@ -372,7 +381,8 @@ class FakeApp:
 
     async def history_at_run(self, *args):
         await self._ask("history_at_run", *args)
-        return run_view(phase=Phase.TERMINAL), 2, b"\xab", self.stream_messages(*args)
+        view = HistoryView(run_view(phase=Phase.TERMINAL), 2, b"\xab", SummaryRow(1, "s", "m", NOW))
+        return view, self.stream_messages(*args)
 
     def list_agents(self, *args):
         self.asked.append(("list_agents", *args))

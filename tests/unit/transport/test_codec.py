@@ -18,26 +18,35 @@ from runlane_server.transport.content import text_result
 from runlane_server.transport.requests import options
 from runlane_server.transport.values import sequence_of, varint
 
+USED = model.Usage(1, 2, 3, 4, 5, 6, 7)
+SHOWN = {
+    "usage": run_pb2.Usage(input_tokens=1, output_tokens=2, cached_input_tokens=3, reasoning_tokens=4, cost_usd_micros=5, compaction_input_tokens=6, compaction_output_tokens=7),
+    "parent": run_pb2.ParentRun(run_id="pr", session_id="ps", tool_call_id="c", depth=2),
+    "children": run_pb2.ChildrenWait(mode=run_pb2.ChildrenWait.MODE_ANY, run_ids=["r1", "r2"]),
+    "proxy_for": interaction_pb2.ProxySource(run_id="qr", interaction_id="qi", session_id="qs"),
+}  # fmt: skip
 BODIES = {
-    EventType.SESSION_CREATED: {"message_count": 3},
+    EventType.SESSION_CREATED: {"message_count": 3, "parent_run_id": "p"},
     EventType.SESSION_UPDATED: {"revision": 2},
     EventType.SESSION_CLOSED: {},
     EventType.SESSION_REOPENED: {},
     EventType.SESSION_FORKED: {"source_session_id": "a", "source_run_id": "r", "session_id": "b", "message_count": 1},
+    EventType.SESSION_COMPACTED: {"through_message_number": 3, "usage": USED, "model": "gpt"},
     EventType.SESSION_DELETED: {},
     EventType.SUBMISSION_PENDING: {"submission_id": "s", "mode": words.Mode.STEER, "route": words.Route.STEER},
     EventType.SUBMISSION_MOVED: {"submission_id": "s", "from_run_id": "r", "mode": words.Mode.STEER},
     EventType.SUBMISSION_DELIVERED: {"submission_id": "s", "mode": words.Mode.STEER, "route": words.Route.STEER, "message_number": 4},
     EventType.SUBMISSION_FAILED: {"submission_id": "s", "mode": words.Mode.STEER, "route": words.Route.STEER, "reason": words.SubmissionFailure.SESSION_CLOSED},
     EventType.SUBMISSION_WITHDRAWN: {"submission_id": "s", "mode": words.Mode.STEER, "route": words.Route.STEER},
-    EventType.RUN_CREATED: {"submission_id": "s", "agent": "a"},
-    EventType.RUN_WAITING: {"interaction_id": "i"},
+    EventType.RUN_CREATED: {"submission_id": "s", "agent": "a", "parent": model.ParentLink("ps", "pr", "c", 2, 9)},
+    EventType.RUN_WAITING: {"interaction_id": "i", "children": model.ChildrenWait(words.ChildrenMode.ANY, ("r1", "r2"))},
     EventType.RUN_CANCELLATION_REQUESTED: {"replaced": True},
     EventType.RUN_PAUSE_REQUESTED: {},
     EventType.RUN_PAUSED: {},
     EventType.RUN_UNPAUSED: {},
     EventType.RUN_RECOVERING: {"recoveries": 2, "not_before_time": NOW + 1},
     EventType.RUN_STALLED: {},
+    EventType.RUN_ENDING: {"stop_reason": words.StopReason.OUTCOME_UNKNOWN, "cause": words.StopReason.FAILED},
     EventType.RUN_TERMINAL: {"stop_reason": words.StopReason.OUTCOME_UNKNOWN, "cause": words.StopReason.FAILED, "failure_reason": words.RunFailure.EXECUTOR_ERROR, "output_message_number": 2, "message_cutoff": 3},
     EventType.ACTIVATION_QUEUED: {"kind": 1, "agent": "a"},
     EventType.ACTIVATION_LEASED: {"executor_id": "e"},
@@ -45,15 +54,17 @@ BODIES = {
     EventType.ACTIVATION_ABANDONED: {"reason": words.AbandonReason.LEASE_EXPIRED},
     EventType.MESSAGE_APPENDED: {"number": 1, "role": words.Role.USER, "author": words.Author.STEER, "step": 1, "submission_id": "s", "model_stream_id": "m"},
     EventType.MODEL_STEP_RESERVED: {"step": 1, "model_stream_id": "m"},
-    EventType.MODEL_STEP_COMMITTED: {"step": 1, "model_stream_id": "m", "usage": model.Usage(1, 2, 3, 4, 5), "model": "gpt", "finish_reason": "stop"},
+    EventType.MODEL_STEP_COMMITTED: {"step": 1, "model_stream_id": "m", "usage": USED, "model": "gpt", "finish_reason": "stop"},
     EventType.TOOL_CALL_PREPARED: {"tool_call_id": "c", "name": "n", "ordinal": 1},
     EventType.TOOL_CALL_CLAIMED: {"tool_call_id": "c", "idempotent": True},
     EventType.TOOL_CALL_COMMITTED: {"tool_call_id": "c", "outcome": words.ToolOutcome.REJECTED},
     EventType.TOOL_CALL_OUTCOME_UNKNOWN: {"tool_call_id": "c"},
     EventType.TOOL_CALL_CANCELLED: {"tool_call_id": "c"},
-    EventType.INTERACTION_OPENED: {"interaction_id": "i", "version": 1, "expire_time": NOW + 1},
+    EventType.INTERACTION_OPENED: {"interaction_id": "i", "version": 1, "expire_time": NOW + 1, "proxy_for": model.Question("qs", "qr", "qi", 1)},
     EventType.INTERACTION_ANSWERED: {"interaction_id": "i", "version": 1},
     EventType.INTERACTION_CLOSED: {"interaction_id": "i", "reason": words.InteractionClose.EXPIRED},
+    EventType.CHILD_RUN_STARTED: {"tool_call_id": "c", "child_run_id": "cr", "child_session_id": "cs", "agent": "a"},
+    EventType.CHILD_RUN_FINISHED: {"tool_call_id": "c", "child_run_id": "cr", "stop_reason": words.StopReason.CANCELLED},
 }  # fmt: skip
 
 
@@ -79,12 +90,10 @@ def test_an_event_round_trips(kind):
     shown = getattr(read, name)
     assert set(body) == {field.name for field in shown.DESCRIPTOR.fields}
     for field, value in body.items():
-        if field == "usage":
-            value = run_pb2.Usage(input_tokens=1, output_tokens=2, cached_input_tokens=3, reasoning_tokens=4, cost_usd_micros=5)  # fmt: skip  # noqa: PLW2901
         if field.endswith("_time"):
             assert getattr(shown, field).ToMicroseconds() == value
         else:
-            assert getattr(shown, field) == value
+            assert getattr(shown, field) == SHOWN.get(field, value)
     assert sequence_of(data) == 300
 
 
@@ -132,6 +141,7 @@ def test_every_kind_of_event_is_one_of_the_proto():
         (words.Role, message_pb2.Message.Role, "ROLE_"),
         (words.Author, message_pb2.Message.Author, "AUTHOR_"),
         (words.Command, session_pb2.Command, "COMMAND_"),
+        (words.ChildrenMode, run_pb2.ChildrenWait.Mode, "MODE_"),
         (words.DeltaKind, event_pb2.Delta.Kind, "KIND_"),
     ],
 )

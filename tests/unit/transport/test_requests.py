@@ -190,7 +190,7 @@ BAD = [
     (results(M.ToolResult(tool_call_id="c")), "operations[0].commit_tool_results.results[0].outcome"),
     (results(M.ToolResult(tool_call_id="c", outcome=1, content=[M.Block(tool_result=OK)])), "operations[0].commit_tool_results.results[0].content[0].tool_result"),
     (results(M.ToolResult(tool_call_id="c", outcome=1, content=[M.Block(data=M.Data(content_type="t", json="{"))])), "operations[0].commit_tool_results.results[0].content[0].data.json"),
-    (commit(suspend=E.Suspend()), "suspend.prompt"),
+    (commit(suspend=E.Suspend()), "suspend.wait"),
     (suspend(), "suspend.prompt.kind"),
     (suspend(permission=I.PermissionPrompt()), "suspend.prompt.permission.calls"),
     (suspend(permission=I.PermissionPrompt(calls=[I.PermissionCall(tool_call_id="c")] * 2)), "suspend.prompt.permission.calls[1].tool_call_id"),

@@ -138,6 +138,7 @@ async def test_the_calls_of_history():
         assert points.fork_points[0].message_count == 7
         frames = [f async for f in stub.GetHistoryAtRun(pb.GetHistoryAtRunRequest(run_id="run_1"))]
         assert (frames[0].header.message_count, frames[0].header.digest) == (2, "ab")
+        assert frames[0].header.summary.text == "s"
         assert not frames[0].messages
         assert len(frames[1].messages) == 2
         forked = await stub.ForkSession(
@@ -148,6 +149,9 @@ async def test_the_calls_of_history():
         assert app.asked[-1][4].labels is None
         lineage = await stub.GetLineage(pb.GetLineageRequest(session_id="s"))
         assert (lineage.forks[0].session_id, lineage.ancestors[0].run_id) == ("f", "run_0")
+        assert (lineage.parents[0].run_id, lineage.parents[0].depth) == ("run_up", 1)
+        children = await stub.ListChildRuns(pb.ListChildRunsRequest(run_id="run_1"))
+        assert (children.runs[0].run_id, bool(children.next_page_token)) == ("child", True)
         frames = [f async for f in stub.StreamRunEvents(pb.StreamRunEventsRequest(run_id="run_1"))]
         assert frames[0].events[0].sequence == 1
         assert app.asked[-1][-2:] == (True, False)

@@ -72,16 +72,24 @@ class _ErrorReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ErrorReaso
     """FAILED_PRECONDITION: a run is live; delete with force, or interrupt it first. Metadata:
     run_id.
     """
+    ERROR_REASON_CHILD_SESSION: _ErrorReason.ValueType  # 44
+    """FAILED_PRECONDITION: the session is that of a child run: it takes steers and answers, and
+    lives and ends with its parent's. Metadata: parent_run_id.
+    """
     ERROR_REASON_RUN_NOT_CURRENT: _ErrorReason.ValueType  # 45
     """FAILED_PRECONDITION: target_run_id is not the live run. Metadata: run_id (the live one,
     absent where there is none).
     """
     ERROR_REASON_RUN_NOT_TERMINAL: _ErrorReason.ValueType  # 46
     """FAILED_PRECONDITION: the run has not ended. Metadata: run_id, phase."""
+    ERROR_REASON_RUN_NOT_TOP_LEVEL: _ErrorReason.ValueType  # 47
+    """FAILED_PRECONDITION: the run is a child run, which is no fork point. Metadata: run_id."""
     ERROR_REASON_RUN_TERMINAL: _ErrorReason.ValueType  # 48
     """FAILED_PRECONDITION: the run has ended. Metadata: run_id."""
     ERROR_REASON_RUN_CANCELLING: _ErrorReason.ValueType  # 49
-    """FAILED_PRECONDITION: cancellation of the run was requested. Metadata: run_id."""
+    """FAILED_PRECONDITION: cancellation of the run was requested, or it is ending. Metadata:
+    run_id, cause (what it will end with; only of a run that is ending).
+    """
     ERROR_REASON_INTERACTION_CLOSED: _ErrorReason.ValueType  # 50
     """FAILED_PRECONDITION: the interaction ended without an answer. Metadata: interaction_id."""
     ERROR_REASON_INTERACTION_CONFLICT: _ErrorReason.ValueType  # 51
@@ -92,6 +100,10 @@ class _ErrorReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ErrorReaso
     """FAILED_PRECONDITION: the submission has had its end. Metadata: submission_id, state."""
     ERROR_REASON_CALL_UNRESOLVED: _ErrorReason.ValueType  # 53
     """FAILED_PRECONDITION: a claimed call has no result. Metadata: tool_call_id."""
+    ERROR_REASON_CALL_HAS_CHILD: _ErrorReason.ValueType  # 54
+    """FAILED_PRECONDITION: a child run will answer the call. Metadata: tool_call_id, run_id (of
+    the child run), operation_index.
+    """
     ERROR_REASON_STALE_ACTIVATION: _ErrorReason.ValueType  # 55
     """FAILED_PRECONDITION: the fence is not, or no longer, the right one. Metadata: run_id."""
     ERROR_REASON_REVISION_MISMATCH: _ErrorReason.ValueType  # 60
@@ -178,16 +190,24 @@ ERROR_REASON_SESSION_LIVE: ErrorReason.ValueType  # 43
 """FAILED_PRECONDITION: a run is live; delete with force, or interrupt it first. Metadata:
 run_id.
 """
+ERROR_REASON_CHILD_SESSION: ErrorReason.ValueType  # 44
+"""FAILED_PRECONDITION: the session is that of a child run: it takes steers and answers, and
+lives and ends with its parent's. Metadata: parent_run_id.
+"""
 ERROR_REASON_RUN_NOT_CURRENT: ErrorReason.ValueType  # 45
 """FAILED_PRECONDITION: target_run_id is not the live run. Metadata: run_id (the live one,
 absent where there is none).
 """
 ERROR_REASON_RUN_NOT_TERMINAL: ErrorReason.ValueType  # 46
 """FAILED_PRECONDITION: the run has not ended. Metadata: run_id, phase."""
+ERROR_REASON_RUN_NOT_TOP_LEVEL: ErrorReason.ValueType  # 47
+"""FAILED_PRECONDITION: the run is a child run, which is no fork point. Metadata: run_id."""
 ERROR_REASON_RUN_TERMINAL: ErrorReason.ValueType  # 48
 """FAILED_PRECONDITION: the run has ended. Metadata: run_id."""
 ERROR_REASON_RUN_CANCELLING: ErrorReason.ValueType  # 49
-"""FAILED_PRECONDITION: cancellation of the run was requested. Metadata: run_id."""
+"""FAILED_PRECONDITION: cancellation of the run was requested, or it is ending. Metadata:
+run_id, cause (what it will end with; only of a run that is ending).
+"""
 ERROR_REASON_INTERACTION_CLOSED: ErrorReason.ValueType  # 50
 """FAILED_PRECONDITION: the interaction ended without an answer. Metadata: interaction_id."""
 ERROR_REASON_INTERACTION_CONFLICT: ErrorReason.ValueType  # 51
@@ -198,6 +218,10 @@ ERROR_REASON_SUBMISSION_SETTLED: ErrorReason.ValueType  # 52
 """FAILED_PRECONDITION: the submission has had its end. Metadata: submission_id, state."""
 ERROR_REASON_CALL_UNRESOLVED: ErrorReason.ValueType  # 53
 """FAILED_PRECONDITION: a claimed call has no result. Metadata: tool_call_id."""
+ERROR_REASON_CALL_HAS_CHILD: ErrorReason.ValueType  # 54
+"""FAILED_PRECONDITION: a child run will answer the call. Metadata: tool_call_id, run_id (of
+the child run), operation_index.
+"""
 ERROR_REASON_STALE_ACTIVATION: ErrorReason.ValueType  # 55
 """FAILED_PRECONDITION: the fence is not, or no longer, the right one. Metadata: run_id."""
 ERROR_REASON_REVISION_MISMATCH: ErrorReason.ValueType  # 60

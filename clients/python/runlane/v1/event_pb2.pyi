@@ -49,6 +49,8 @@ class Event(message.Message):
         """A session was opened again."""
         TYPE_SESSION_FORKED: Event._Type.ValueType  # 24
         """A session was forked; on the source and on the fork."""
+        TYPE_SESSION_COMPACTED: Event._Type.ValueType  # 25
+        """The first messages of a session were summarised for the model."""
         TYPE_SESSION_DELETED: Event._Type.ValueType  # 27
         """A session was deleted; its last event."""
         TYPE_SUBMISSION_PENDING: Event._Type.ValueType  # 30
@@ -64,7 +66,7 @@ class Event(message.Message):
         TYPE_RUN_CREATED: Event._Type.ValueType  # 40
         """A run was created."""
         TYPE_RUN_WAITING: Event._Type.ValueType  # 41
-        """A run waits for the answer to its interaction."""
+        """A run waits for the answer to its interaction, or for child runs."""
         TYPE_RUN_CANCELLATION_REQUESTED: Event._Type.ValueType  # 42
         """Cancellation of a run was requested for the first time."""
         TYPE_RUN_PAUSE_REQUESTED: Event._Type.ValueType  # 43
@@ -77,6 +79,8 @@ class Event(message.Message):
         """A run was taken from an executor that was lost, and will go on."""
         TYPE_RUN_STALLED: Event._Type.ValueType  # 47
         """A run was taken from an executor that was lost, and waits for RestoreRun."""
+        TYPE_RUN_ENDING: Event._Type.ValueType  # 48
+        """A run will end once its child runs have ended."""
         TYPE_RUN_TERMINAL: Event._Type.ValueType  # 49
         """A run ended; once a run."""
         TYPE_ACTIVATION_QUEUED: Event._Type.ValueType  # 50
@@ -109,6 +113,10 @@ class Event(message.Message):
         """An interaction was answered."""
         TYPE_INTERACTION_CLOSED: Event._Type.ValueType  # 93
         """An interaction ended without an answer."""
+        TYPE_CHILD_RUN_STARTED: Event._Type.ValueType  # 110
+        """A run started a child run."""
+        TYPE_CHILD_RUN_FINISHED: Event._Type.ValueType  # 111
+        """A child run ended, and its parent has taken that in."""
 
     class Type(_Type, metaclass=_TypeEnumTypeWrapper):
         """Kinds of event. Each number is the field number of the kind's body."""
@@ -125,6 +133,8 @@ class Event(message.Message):
     """A session was opened again."""
     TYPE_SESSION_FORKED: Event.Type.ValueType  # 24
     """A session was forked; on the source and on the fork."""
+    TYPE_SESSION_COMPACTED: Event.Type.ValueType  # 25
+    """The first messages of a session were summarised for the model."""
     TYPE_SESSION_DELETED: Event.Type.ValueType  # 27
     """A session was deleted; its last event."""
     TYPE_SUBMISSION_PENDING: Event.Type.ValueType  # 30
@@ -140,7 +150,7 @@ class Event(message.Message):
     TYPE_RUN_CREATED: Event.Type.ValueType  # 40
     """A run was created."""
     TYPE_RUN_WAITING: Event.Type.ValueType  # 41
-    """A run waits for the answer to its interaction."""
+    """A run waits for the answer to its interaction, or for child runs."""
     TYPE_RUN_CANCELLATION_REQUESTED: Event.Type.ValueType  # 42
     """Cancellation of a run was requested for the first time."""
     TYPE_RUN_PAUSE_REQUESTED: Event.Type.ValueType  # 43
@@ -153,6 +163,8 @@ class Event(message.Message):
     """A run was taken from an executor that was lost, and will go on."""
     TYPE_RUN_STALLED: Event.Type.ValueType  # 47
     """A run was taken from an executor that was lost, and waits for RestoreRun."""
+    TYPE_RUN_ENDING: Event.Type.ValueType  # 48
+    """A run will end once its child runs have ended."""
     TYPE_RUN_TERMINAL: Event.Type.ValueType  # 49
     """A run ended; once a run."""
     TYPE_ACTIVATION_QUEUED: Event.Type.ValueType  # 50
@@ -185,6 +197,10 @@ class Event(message.Message):
     """An interaction was answered."""
     TYPE_INTERACTION_CLOSED: Event.Type.ValueType  # 93
     """An interaction ended without an answer."""
+    TYPE_CHILD_RUN_STARTED: Event.Type.ValueType  # 110
+    """A run started a child run."""
+    TYPE_CHILD_RUN_FINISHED: Event.Type.ValueType  # 111
+    """A child run ended, and its parent has taken that in."""
 
     SEQUENCE_FIELD_NUMBER: builtins.int
     SESSION_ID_FIELD_NUMBER: builtins.int
@@ -203,6 +219,7 @@ class Event(message.Message):
     SESSION_CLOSED_FIELD_NUMBER: builtins.int
     SESSION_REOPENED_FIELD_NUMBER: builtins.int
     SESSION_FORKED_FIELD_NUMBER: builtins.int
+    SESSION_COMPACTED_FIELD_NUMBER: builtins.int
     SESSION_DELETED_FIELD_NUMBER: builtins.int
     SUBMISSION_PENDING_FIELD_NUMBER: builtins.int
     SUBMISSION_MOVED_FIELD_NUMBER: builtins.int
@@ -217,6 +234,7 @@ class Event(message.Message):
     RUN_UNPAUSED_FIELD_NUMBER: builtins.int
     RUN_RECOVERING_FIELD_NUMBER: builtins.int
     RUN_STALLED_FIELD_NUMBER: builtins.int
+    RUN_ENDING_FIELD_NUMBER: builtins.int
     RUN_TERMINAL_FIELD_NUMBER: builtins.int
     ACTIVATION_QUEUED_FIELD_NUMBER: builtins.int
     ACTIVATION_LEASED_FIELD_NUMBER: builtins.int
@@ -233,6 +251,8 @@ class Event(message.Message):
     INTERACTION_OPENED_FIELD_NUMBER: builtins.int
     INTERACTION_ANSWERED_FIELD_NUMBER: builtins.int
     INTERACTION_CLOSED_FIELD_NUMBER: builtins.int
+    CHILD_RUN_STARTED_FIELD_NUMBER: builtins.int
+    CHILD_RUN_FINISHED_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Place in the session's order: 1, 2, ... without gaps, over restarts."""
     session_id: builtins.str
@@ -286,6 +306,10 @@ class Event(message.Message):
     @builtins.property
     def session_forked(self) -> SessionForked:
         """Body of TYPE_SESSION_FORKED."""
+
+    @builtins.property
+    def session_compacted(self) -> SessionCompacted:
+        """Body of TYPE_SESSION_COMPACTED."""
 
     @builtins.property
     def session_deleted(self) -> SessionDeleted:
@@ -342,6 +366,10 @@ class Event(message.Message):
     @builtins.property
     def run_stalled(self) -> RunStalled:
         """Body of TYPE_RUN_STALLED."""
+
+    @builtins.property
+    def run_ending(self) -> RunEnding:
+        """Body of TYPE_RUN_ENDING."""
 
     @builtins.property
     def run_terminal(self) -> RunTerminal:
@@ -407,6 +435,14 @@ class Event(message.Message):
     def interaction_closed(self) -> InteractionClosed:
         """Body of TYPE_INTERACTION_CLOSED."""
 
+    @builtins.property
+    def child_run_started(self) -> ChildRunStarted:
+        """Body of TYPE_CHILD_RUN_STARTED."""
+
+    @builtins.property
+    def child_run_finished(self) -> ChildRunFinished:
+        """Body of TYPE_CHILD_RUN_FINISHED."""
+
     def __init__(
         self,
         *,
@@ -427,6 +463,7 @@ class Event(message.Message):
         session_closed: SessionClosed | None = ...,
         session_reopened: SessionReopened | None = ...,
         session_forked: SessionForked | None = ...,
+        session_compacted: SessionCompacted | None = ...,
         session_deleted: SessionDeleted | None = ...,
         submission_pending: SubmissionPending | None = ...,
         submission_moved: SubmissionMoved | None = ...,
@@ -441,6 +478,7 @@ class Event(message.Message):
         run_unpaused: RunUnpaused | None = ...,
         run_recovering: RunRecovering | None = ...,
         run_stalled: RunStalled | None = ...,
+        run_ending: RunEnding | None = ...,
         run_terminal: RunTerminal | None = ...,
         activation_queued: ActivationQueued | None = ...,
         activation_leased: ActivationLeased | None = ...,
@@ -457,12 +495,14 @@ class Event(message.Message):
         interaction_opened: InteractionOpened | None = ...,
         interaction_answered: InteractionAnswered | None = ...,
         interaction_closed: InteractionClosed | None = ...,
+        child_run_started: ChildRunStarted | None = ...,
+        child_run_finished: ChildRunFinished | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["activation_abandoned", b"activation_abandoned", "activation_ended", b"activation_ended", "activation_leased", b"activation_leased", "activation_queued", b"activation_queued", "body", b"body", "event_time", b"event_time", "interaction_answered", b"interaction_answered", "interaction_closed", b"interaction_closed", "interaction_opened", b"interaction_opened", "message", b"message", "message_appended", b"message_appended", "model_step_committed", b"model_step_committed", "model_step_reserved", b"model_step_reserved", "run_cancellation_requested", b"run_cancellation_requested", "run_created", b"run_created", "run_pause_requested", b"run_pause_requested", "run_paused", b"run_paused", "run_recovering", b"run_recovering", "run_stalled", b"run_stalled", "run_terminal", b"run_terminal", "run_unpaused", b"run_unpaused", "run_waiting", b"run_waiting", "session_closed", b"session_closed", "session_created", b"session_created", "session_deleted", b"session_deleted", "session_forked", b"session_forked", "session_reopened", b"session_reopened", "session_updated", b"session_updated", "submission_delivered", b"submission_delivered", "submission_failed", b"submission_failed", "submission_moved", b"submission_moved", "submission_pending", b"submission_pending", "submission_withdrawn", b"submission_withdrawn", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_claimed", b"tool_call_claimed", "tool_call_committed", b"tool_call_committed", "tool_call_outcome_unknown", b"tool_call_outcome_unknown", "tool_call_prepared", b"tool_call_prepared"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["activation_abandoned", b"activation_abandoned", "activation_ended", b"activation_ended", "activation_leased", b"activation_leased", "activation_queued", b"activation_queued", "body", b"body", "child_run_finished", b"child_run_finished", "child_run_started", b"child_run_started", "event_time", b"event_time", "interaction_answered", b"interaction_answered", "interaction_closed", b"interaction_closed", "interaction_opened", b"interaction_opened", "message", b"message", "message_appended", b"message_appended", "model_step_committed", b"model_step_committed", "model_step_reserved", b"model_step_reserved", "run_cancellation_requested", b"run_cancellation_requested", "run_created", b"run_created", "run_ending", b"run_ending", "run_pause_requested", b"run_pause_requested", "run_paused", b"run_paused", "run_recovering", b"run_recovering", "run_stalled", b"run_stalled", "run_terminal", b"run_terminal", "run_unpaused", b"run_unpaused", "run_waiting", b"run_waiting", "session_closed", b"session_closed", "session_compacted", b"session_compacted", "session_created", b"session_created", "session_deleted", b"session_deleted", "session_forked", b"session_forked", "session_reopened", b"session_reopened", "session_updated", b"session_updated", "submission_delivered", b"submission_delivered", "submission_failed", b"submission_failed", "submission_moved", b"submission_moved", "submission_pending", b"submission_pending", "submission_withdrawn", b"submission_withdrawn", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_claimed", b"tool_call_claimed", "tool_call_committed", b"tool_call_committed", "tool_call_outcome_unknown", b"tool_call_outcome_unknown", "tool_call_prepared", b"tool_call_prepared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["activation_abandoned", b"activation_abandoned", "activation_ended", b"activation_ended", "activation_id", b"activation_id", "activation_leased", b"activation_leased", "activation_queued", b"activation_queued", "actor", b"actor", "attempt", b"attempt", "body", b"body", "event_time", b"event_time", "interaction_answered", b"interaction_answered", "interaction_closed", b"interaction_closed", "interaction_opened", b"interaction_opened", "may_skip", b"may_skip", "message", b"message", "message_appended", b"message_appended", "model_step_committed", b"model_step_committed", "model_step_reserved", b"model_step_reserved", "request_id", b"request_id", "run_cancellation_requested", b"run_cancellation_requested", "run_created", b"run_created", "run_id", b"run_id", "run_pause_requested", b"run_pause_requested", "run_paused", b"run_paused", "run_recovering", b"run_recovering", "run_sequence", b"run_sequence", "run_stalled", b"run_stalled", "run_terminal", b"run_terminal", "run_unpaused", b"run_unpaused", "run_waiting", b"run_waiting", "sequence", b"sequence", "session_closed", b"session_closed", "session_created", b"session_created", "session_deleted", b"session_deleted", "session_forked", b"session_forked", "session_id", b"session_id", "session_reopened", b"session_reopened", "session_updated", b"session_updated", "submission_delivered", b"submission_delivered", "submission_failed", b"submission_failed", "submission_moved", b"submission_moved", "submission_pending", b"submission_pending", "submission_withdrawn", b"submission_withdrawn", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_claimed", b"tool_call_claimed", "tool_call_committed", b"tool_call_committed", "tool_call_outcome_unknown", b"tool_call_outcome_unknown", "tool_call_prepared", b"tool_call_prepared", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["activation_abandoned", b"activation_abandoned", "activation_ended", b"activation_ended", "activation_id", b"activation_id", "activation_leased", b"activation_leased", "activation_queued", b"activation_queued", "actor", b"actor", "attempt", b"attempt", "body", b"body", "child_run_finished", b"child_run_finished", "child_run_started", b"child_run_started", "event_time", b"event_time", "interaction_answered", b"interaction_answered", "interaction_closed", b"interaction_closed", "interaction_opened", b"interaction_opened", "may_skip", b"may_skip", "message", b"message", "message_appended", b"message_appended", "model_step_committed", b"model_step_committed", "model_step_reserved", b"model_step_reserved", "request_id", b"request_id", "run_cancellation_requested", b"run_cancellation_requested", "run_created", b"run_created", "run_ending", b"run_ending", "run_id", b"run_id", "run_pause_requested", b"run_pause_requested", "run_paused", b"run_paused", "run_recovering", b"run_recovering", "run_sequence", b"run_sequence", "run_stalled", b"run_stalled", "run_terminal", b"run_terminal", "run_unpaused", b"run_unpaused", "run_waiting", b"run_waiting", "sequence", b"sequence", "session_closed", b"session_closed", "session_compacted", b"session_compacted", "session_created", b"session_created", "session_deleted", b"session_deleted", "session_forked", b"session_forked", "session_id", b"session_id", "session_reopened", b"session_reopened", "session_updated", b"session_updated", "submission_delivered", b"submission_delivered", "submission_failed", b"submission_failed", "submission_moved", b"submission_moved", "submission_pending", b"submission_pending", "submission_withdrawn", b"submission_withdrawn", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_claimed", b"tool_call_claimed", "tool_call_committed", b"tool_call_committed", "tool_call_outcome_unknown", b"tool_call_outcome_unknown", "tool_call_prepared", b"tool_call_prepared", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = typing.Literal["session_created", "session_updated", "session_closed", "session_reopened", "session_forked", "session_deleted", "submission_pending", "submission_moved", "submission_delivered", "submission_failed", "submission_withdrawn", "run_created", "run_waiting", "run_cancellation_requested", "run_pause_requested", "run_paused", "run_unpaused", "run_recovering", "run_stalled", "run_terminal", "activation_queued", "activation_leased", "activation_ended", "activation_abandoned", "message_appended", "model_step_reserved", "model_step_committed", "tool_call_prepared", "tool_call_claimed", "tool_call_committed", "tool_call_outcome_unknown", "tool_call_cancelled", "interaction_opened", "interaction_answered", "interaction_closed"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = typing.Literal["session_created", "session_updated", "session_closed", "session_reopened", "session_forked", "session_compacted", "session_deleted", "submission_pending", "submission_moved", "submission_delivered", "submission_failed", "submission_withdrawn", "run_created", "run_waiting", "run_cancellation_requested", "run_pause_requested", "run_paused", "run_unpaused", "run_recovering", "run_stalled", "run_ending", "run_terminal", "activation_queued", "activation_leased", "activation_ended", "activation_abandoned", "message_appended", "model_step_reserved", "model_step_committed", "tool_call_prepared", "tool_call_claimed", "tool_call_committed", "tool_call_outcome_unknown", "tool_call_cancelled", "interaction_opened", "interaction_answered", "interaction_closed", "child_run_started", "child_run_finished"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -473,16 +513,20 @@ class SessionCreated(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
     MESSAGE_COUNT_FIELD_NUMBER: builtins.int
+    PARENT_RUN_ID_FIELD_NUMBER: builtins.int
     message_count: builtins.int
     """Number of messages it began with: 0, or what a fork took over."""
+    parent_run_id: builtins.str
+    """Of the session of a child run, the run that started it."""
     def __init__(
         self,
         *,
         message_count: builtins.int = ...,
+        parent_run_id: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["message_count", b"message_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["message_count", b"message_count", "parent_run_id", b"parent_run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -565,6 +609,36 @@ class SessionForked(message.Message):
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["message_count", b"message_count", "session_id", b"session_id", "source_run_id", b"source_run_id", "source_session_id", b"source_session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class SessionCompacted(message.Message):
+    """The first messages of a session were summarised for the model. The messages stay."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    THROUGH_MESSAGE_NUMBER_FIELD_NUMBER: builtins.int
+    USAGE_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    through_message_number: builtins.int
+    """Number of the last message that the summary covers."""
+    model: builtins.str
+    """The model that wrote it, as its executor named it."""
+    @builtins.property
+    def usage(self) -> run_pb2.Usage:
+        """What it took."""
+
+    def __init__(
+        self,
+        *,
+        through_message_number: builtins.int = ...,
+        usage: run_pb2.Usage | None = ...,
+        model: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["model", b"model", "through_message_number", b"through_message_number", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -739,19 +813,25 @@ class RunCreated(message.Message):
 
     SUBMISSION_ID_FIELD_NUMBER: builtins.int
     AGENT_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
     submission_id: builtins.str
     """The submission that started it."""
     agent: builtins.str
     """The name that executors poll for."""
+    @builtins.property
+    def parent(self) -> run_pb2.ParentRun:
+        """Of a child run, where it comes from."""
+
     def __init__(
         self,
         *,
         submission_id: builtins.str = ...,
         agent: builtins.str = ...,
+        parent: run_pb2.ParentRun | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["parent", b"parent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["agent", b"agent", "submission_id", b"submission_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["agent", b"agent", "parent", b"parent", "submission_id", b"submission_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -777,21 +857,27 @@ class RunCancellationRequested(message.Message):
 
 @typing.final
 class RunWaiting(message.Message):
-    """A run waits for the answer to its interaction."""
+    """A run waits for the answer to its interaction, or for child runs."""
 
     DESCRIPTOR: descriptor.Descriptor
 
     INTERACTION_ID_FIELD_NUMBER: builtins.int
+    CHILDREN_FIELD_NUMBER: builtins.int
     interaction_id: builtins.str
-    """The interaction."""
+    """The interaction; unset where it waits for child runs."""
+    @builtins.property
+    def children(self) -> run_pb2.ChildrenWait:
+        """The child runs; unset where it waits for an answer."""
+
     def __init__(
         self,
         *,
         interaction_id: builtins.str = ...,
+        children: run_pb2.ChildrenWait | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["children", b"children"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["interaction_id", b"interaction_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["children", b"children", "interaction_id", b"interaction_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -878,6 +964,30 @@ class RunStalled(message.Message):
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RunEnding(message.Message):
+    """A run will end once its child runs have ended; they are asked to."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    STOP_REASON_FIELD_NUMBER: builtins.int
+    CAUSE_FIELD_NUMBER: builtins.int
+    stop_reason: run_pb2.Run.StopReason.ValueType
+    """What it will end with."""
+    cause: run_pb2.Run.StopReason.ValueType
+    """What ends it, where `stop_reason` is OUTCOME_UNKNOWN."""
+    def __init__(
+        self,
+        *,
+        stop_reason: run_pb2.Run.StopReason.ValueType = ...,
+        cause: run_pb2.Run.StopReason.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cause", b"cause", "stop_reason", b"stop_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1320,6 +1430,7 @@ class InteractionOpened(message.Message):
     INTERACTION_ID_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     EXPIRE_TIME_FIELD_NUMBER: builtins.int
+    PROXY_FOR_FIELD_NUMBER: builtins.int
     interaction_id: builtins.str
     """The interaction."""
     version: builtins.int
@@ -1328,16 +1439,21 @@ class InteractionOpened(message.Message):
     def expire_time(self) -> timestamp_pb2.Timestamp:
         """When it expires; unset: never."""
 
+    @builtins.property
+    def proxy_for(self) -> interaction_pb2.ProxySource:
+        """Of a proxy, the question of a child run that it shows."""
+
     def __init__(
         self,
         *,
         interaction_id: builtins.str = ...,
         version: builtins.int = ...,
         expire_time: timestamp_pb2.Timestamp | None = ...,
+        proxy_for: interaction_pb2.ProxySource | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["expire_time", b"expire_time", "proxy_for", b"proxy_for"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["expire_time", b"expire_time", "interaction_id", b"interaction_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["expire_time", b"expire_time", "interaction_id", b"interaction_id", "proxy_for", b"proxy_for", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1386,6 +1502,66 @@ class InteractionClosed(message.Message):
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["interaction_id", b"interaction_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ChildRunStarted(message.Message):
+    """A run started a child run."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TOOL_CALL_ID_FIELD_NUMBER: builtins.int
+    CHILD_RUN_ID_FIELD_NUMBER: builtins.int
+    CHILD_SESSION_ID_FIELD_NUMBER: builtins.int
+    AGENT_FIELD_NUMBER: builtins.int
+    tool_call_id: builtins.str
+    """The tool call that it will answer."""
+    child_run_id: builtins.str
+    """The child run."""
+    child_session_id: builtins.str
+    """Its session."""
+    agent: builtins.str
+    """The name that its executors poll for."""
+    def __init__(
+        self,
+        *,
+        tool_call_id: builtins.str = ...,
+        child_run_id: builtins.str = ...,
+        child_session_id: builtins.str = ...,
+        agent: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["agent", b"agent", "child_run_id", b"child_run_id", "child_session_id", b"child_session_id", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ChildRunFinished(message.Message):
+    """A child run ended, and its parent has taken that in. The result of its call follows."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TOOL_CALL_ID_FIELD_NUMBER: builtins.int
+    CHILD_RUN_ID_FIELD_NUMBER: builtins.int
+    STOP_REASON_FIELD_NUMBER: builtins.int
+    tool_call_id: builtins.str
+    """The tool call that it answers."""
+    child_run_id: builtins.str
+    """The child run."""
+    stop_reason: run_pb2.Run.StopReason.ValueType
+    """Why it ended."""
+    def __init__(
+        self,
+        *,
+        tool_call_id: builtins.str = ...,
+        child_run_id: builtins.str = ...,
+        stop_reason: run_pb2.Run.StopReason.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["child_run_id", b"child_run_id", "stop_reason", b"stop_reason", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

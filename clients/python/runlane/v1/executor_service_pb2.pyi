@@ -178,18 +178,26 @@ class ModelContext(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: builtins.int
+    SUMMARY_FIELD_NUMBER: builtins.int
     @builtins.property
     def messages(self) -> containers.RepeatedCompositeFieldContainer[message_pb2.Message]:
-        """The messages, in order."""
+        """The messages, in order: all, or with a summary those that it does not cover, and before
+        them the run's first input and its latest steer where they are covered.
+        """
+
+    @builtins.property
+    def summary(self) -> message_pb2.Summary:
+        """Stands for the messages that it covers; unset where there is none."""
 
     def __init__(
         self,
         *,
         messages: abc.Iterable[message_pb2.Message] | None = ...,
+        summary: message_pb2.Summary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["messages", b"messages", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -245,6 +253,7 @@ class ToolCall(message.Message):
     RESULT_FIELD_NUMBER: builtins.int
     CREATE_TIME_FIELD_NUMBER: builtins.int
     SETTLE_TIME_FIELD_NUMBER: builtins.int
+    CHILD_RUN_ID_FIELD_NUMBER: builtins.int
     tool_call_id: builtins.str
     """Id of the call in its run."""
     run_id: builtins.str
@@ -261,6 +270,8 @@ class ToolCall(message.Message):
     """How far it got."""
     idempotent: builtins.bool
     """Whether it was claimed as one that may be run again."""
+    child_run_id: builtins.str
+    """The child run that will answer it; empty where there is none."""
     @builtins.property
     def result(self) -> message_pb2.ToolResult:
         """Its result, once COMMITTED."""
@@ -287,10 +298,11 @@ class ToolCall(message.Message):
         result: message_pb2.ToolResult | None = ...,
         create_time: timestamp_pb2.Timestamp | None = ...,
         settle_time: timestamp_pb2.Timestamp | None = ...,
+        child_run_id: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["create_time", b"create_time", "result", b"result", "settle_time", b"settle_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["arguments_json", b"arguments_json", "create_time", b"create_time", "idempotent", b"idempotent", "name", b"name", "ordinal", b"ordinal", "result", b"result", "run_id", b"run_id", "settle_time", b"settle_time", "state", b"state", "step", b"step", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["arguments_json", b"arguments_json", "child_run_id", b"child_run_id", "create_time", b"create_time", "idempotent", b"idempotent", "name", b"name", "ordinal", b"ordinal", "result", b"result", "run_id", b"run_id", "settle_time", b"settle_time", "state", b"state", "step", b"step", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -505,7 +517,7 @@ class CommitRequest(message.Message):
 
     @builtins.property
     def suspend(self) -> Suspend:
-        """Wait for an answer; nobody has the run until then."""
+        """Wait for an answer, or for child runs; nobody has the run until then."""
 
     @builtins.property
     def release(self) -> Release:
@@ -544,6 +556,8 @@ class Operation(message.Message):
     COMMIT_MODEL_STEP_FIELD_NUMBER: builtins.int
     CLAIM_TOOL_CALLS_FIELD_NUMBER: builtins.int
     COMMIT_TOOL_RESULTS_FIELD_NUMBER: builtins.int
+    START_CHILD_RUN_FIELD_NUMBER: builtins.int
+    RECORD_COMPACTION_FIELD_NUMBER: builtins.int
     @builtins.property
     def reserve_model_step(self) -> ReserveModelStep:
         """Ask for a model step; last in its list, without an outcome."""
@@ -560,6 +574,14 @@ class Operation(message.Message):
     def commit_tool_results(self) -> CommitToolResults:
         """Results of tool calls."""
 
+    @builtins.property
+    def start_child_run(self) -> StartChildRun:
+        """Answer a tool call with a run of another agent; at most one in a Commit."""
+
+    @builtins.property
+    def record_compaction(self) -> RecordCompaction:
+        """A summary of the first messages."""
+
     def __init__(
         self,
         *,
@@ -567,12 +589,14 @@ class Operation(message.Message):
         commit_model_step: CommitModelStep | None = ...,
         claim_tool_calls: ClaimToolCalls | None = ...,
         commit_tool_results: CommitToolResults | None = ...,
+        start_child_run: StartChildRun | None = ...,
+        record_compaction: RecordCompaction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["claim_tool_calls", b"claim_tool_calls", "commit_model_step", b"commit_model_step", "commit_tool_results", b"commit_tool_results", "operation", b"operation", "reserve_model_step", b"reserve_model_step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["claim_tool_calls", b"claim_tool_calls", "commit_model_step", b"commit_model_step", "commit_tool_results", b"commit_tool_results", "operation", b"operation", "record_compaction", b"record_compaction", "reserve_model_step", b"reserve_model_step", "start_child_run", b"start_child_run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["claim_tool_calls", b"claim_tool_calls", "commit_model_step", b"commit_model_step", "commit_tool_results", b"commit_tool_results", "operation", b"operation", "reserve_model_step", b"reserve_model_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["claim_tool_calls", b"claim_tool_calls", "commit_model_step", b"commit_model_step", "commit_tool_results", b"commit_tool_results", "operation", b"operation", "record_compaction", b"record_compaction", "reserve_model_step", b"reserve_model_step", "start_child_run", b"start_child_run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_operation: _TypeAlias = typing.Literal["reserve_model_step", "commit_model_step", "claim_tool_calls", "commit_tool_results"]  # noqa: Y015
+    _WhichOneofReturnType_operation: _TypeAlias = typing.Literal["reserve_model_step", "commit_model_step", "claim_tool_calls", "commit_tool_results", "start_child_run", "record_compaction"]  # noqa: Y015
     _WhichOneofArgType_operation: _TypeAlias = typing.Literal["operation", b"operation"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_operation) -> _WhichOneofReturnType_operation | None: ...
 
@@ -683,32 +707,146 @@ class CommitToolResults(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class StartChildRun(message.Message):
+    """Answer a tool call with a run of another agent, in a session of its own. The
+    call stays PREPARED, and cannot be claimed, until the child run ends: then its
+    answer is the call's result. Asked for again it is the same child run. It ends
+    no later than its parent's deadline, and is cancelled when its parent is.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    @typing.final
+    class LabelsEntry(message.Message):
+        DESCRIPTOR: descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TOOL_CALL_ID_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    RUN_OPTIONS_FIELD_NUMBER: builtins.int
+    DISPLAY_NAME_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    tool_call_id: builtins.str
+    """A call of the open batch that is PREPARED."""
+    display_name: builtins.str
+    """Name of its session, for people; at most 255 bytes."""
+    @builtins.property
+    def content(self) -> containers.RepeatedCompositeFieldContainer[message_pb2.Block]:
+        """Its input, as in Submit."""
+
+    @builtins.property
+    def run_options(self) -> run_pb2.RunOptions:
+        """What it is started with. Default of the agent: the parent's."""
+
+    @builtins.property
+    def labels(self) -> containers.ScalarMap[builtins.str, builtins.str]:
+        """Labels of its session, as in CreateSession."""
+
+    def __init__(
+        self,
+        *,
+        tool_call_id: builtins.str = ...,
+        content: abc.Iterable[message_pb2.Block] | None = ...,
+        run_options: run_pb2.RunOptions | None = ...,
+        display_name: builtins.str = ...,
+        labels: abc.Mapping[builtins.str, builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["run_options", b"run_options"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["content", b"content", "display_name", b"display_name", "labels", b"labels", "run_options", b"run_options", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RecordCompaction(message.Message):
+    """A summary of the first messages of the session, for the model: it sees it in
+    their place. Only where the next thing is a model step.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    THROUGH_MESSAGE_NUMBER_FIELD_NUMBER: builtins.int
+    SUMMARY_FIELD_NUMBER: builtins.int
+    USAGE_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    through_message_number: builtins.int
+    """Number of the last message that it covers: more than the one before it covered, and no
+    message whose tool calls have results behind it.
+    """
+    summary: builtins.str
+    """The summary; 1 byte to 256 KiB."""
+    model: builtins.str
+    """The model that wrote it; at most 255 bytes."""
+    @builtins.property
+    def usage(self) -> run_pb2.Usage:
+        """What it took. Tokens count apart and against no budget; cost counts as that of a step."""
+
+    def __init__(
+        self,
+        *,
+        through_message_number: builtins.int = ...,
+        summary: builtins.str = ...,
+        usage: run_pb2.Usage | None = ...,
+        model: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["model", b"model", "summary", b"summary", "through_message_number", b"through_message_number", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class Suspend(message.Message):
-    """Wait for an answer."""
+    """Wait for an answer, or for child runs."""
 
     DESCRIPTOR: descriptor.Descriptor
 
     PROMPT_FIELD_NUMBER: builtins.int
+    CHILDREN_FIELD_NUMBER: builtins.int
     EXPIRE_DURATION_FIELD_NUMBER: builtins.int
     @builtins.property
     def prompt(self) -> interaction_pb2.Prompt:
-        """The question; required."""
+        """A question."""
+
+    @builtins.property
+    def children(self) -> run_pb2.ChildrenWait:
+        """Child runs. Where enough of them have ended already the run goes on at once."""
 
     @builtins.property
     def expire_duration(self) -> duration_pb2.Duration:
-        """How long it stays open: up to 30 days. Default: the run's interaction_timeout."""
+        """How long a question stays open: up to 30 days. Default: the run's interaction_timeout.
+        Of no meaning for child runs.
+        """
 
     def __init__(
         self,
         *,
         prompt: interaction_pb2.Prompt | None = ...,
+        children: run_pb2.ChildrenWait | None = ...,
         expire_duration: duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["expire_duration", b"expire_duration", "prompt", b"prompt"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["children", b"children", "expire_duration", b"expire_duration", "prompt", b"prompt", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["expire_duration", b"expire_duration", "prompt", b"prompt"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["children", b"children", "expire_duration", b"expire_duration", "prompt", b"prompt", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_wait: _TypeAlias = typing.Literal["prompt", "children"]  # noqa: Y015
+    _WhichOneofArgType_wait: _TypeAlias = typing.Literal["wait", b"wait"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_wait) -> _WhichOneofReturnType_wait | None: ...
 
 @typing.final
 class Finish(message.Message):
@@ -877,6 +1015,8 @@ class OperationResult(message.Message):
     COMMIT_MODEL_STEP_FIELD_NUMBER: builtins.int
     CLAIM_TOOL_CALLS_FIELD_NUMBER: builtins.int
     COMMIT_TOOL_RESULTS_FIELD_NUMBER: builtins.int
+    START_CHILD_RUN_FIELD_NUMBER: builtins.int
+    RECORD_COMPACTION_FIELD_NUMBER: builtins.int
     @builtins.property
     def reserve_model_step(self) -> ReserveModelStepResult:
         """Of reserve_model_step."""
@@ -893,6 +1033,14 @@ class OperationResult(message.Message):
     def commit_tool_results(self) -> CommitToolResultsResult:
         """Of commit_tool_results."""
 
+    @builtins.property
+    def start_child_run(self) -> StartChildRunResult:
+        """Of start_child_run."""
+
+    @builtins.property
+    def record_compaction(self) -> RecordCompactionResult:
+        """Of record_compaction."""
+
     def __init__(
         self,
         *,
@@ -900,12 +1048,14 @@ class OperationResult(message.Message):
         commit_model_step: CommitModelStepResult | None = ...,
         claim_tool_calls: ClaimToolCallsResult | None = ...,
         commit_tool_results: CommitToolResultsResult | None = ...,
+        start_child_run: StartChildRunResult | None = ...,
+        record_compaction: RecordCompactionResult | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["claim_tool_calls", b"claim_tool_calls", "commit_model_step", b"commit_model_step", "commit_tool_results", b"commit_tool_results", "reserve_model_step", b"reserve_model_step", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["claim_tool_calls", b"claim_tool_calls", "commit_model_step", b"commit_model_step", "commit_tool_results", b"commit_tool_results", "record_compaction", b"record_compaction", "reserve_model_step", b"reserve_model_step", "result", b"result", "start_child_run", b"start_child_run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["claim_tool_calls", b"claim_tool_calls", "commit_model_step", b"commit_model_step", "commit_tool_results", b"commit_tool_results", "reserve_model_step", b"reserve_model_step", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["claim_tool_calls", b"claim_tool_calls", "commit_model_step", b"commit_model_step", "commit_tool_results", b"commit_tool_results", "record_compaction", b"record_compaction", "reserve_model_step", b"reserve_model_step", "result", b"result", "start_child_run", b"start_child_run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = typing.Literal["reserve_model_step", "commit_model_step", "claim_tool_calls", "commit_tool_results"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = typing.Literal["reserve_model_step", "commit_model_step", "claim_tool_calls", "commit_tool_results", "start_child_run", "record_compaction"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
@@ -1030,6 +1180,49 @@ class CommitToolResultsResult(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class StartChildRunResult(message.Message):
+    """What became of a child run."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    EXISTING_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The child run."""
+    session_id: builtins.str
+    """Its session."""
+    existing: builtins.bool
+    """True where the call had it already."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        session_id: builtins.str = ...,
+        existing: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["existing", b"existing", "run_id", b"run_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RecordCompactionResult(message.Message):
+    """What became of a summary."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class StreamModelContextRequest(message.Message):
     """Request of StreamModelContext."""
 
@@ -1038,7 +1231,9 @@ class StreamModelContextRequest(message.Message):
     FENCE_FIELD_NUMBER: builtins.int
     AFTER_MESSAGE_NUMBER_FIELD_NUMBER: builtins.int
     after_message_number: builtins.int
-    """After this number; 0 is the first message."""
+    """After this number; 0 is the first message. Where a summary covers more than that, the
+    whole context comes, as after 0.
+    """
     @builtins.property
     def fence(self) -> run_pb2.Fence:
         """The fence; required."""
@@ -1062,10 +1257,19 @@ class StreamModelContextResponse(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: builtins.int
+    SUMMARY_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
     @builtins.property
     def messages(self) -> containers.RepeatedCompositeFieldContainer[message_pb2.Message]:
-        """Messages in order: at most 256, up to 1 MiB unless one alone is larger."""
+        """Messages in order, as in ModelContext: at most 256, up to 1 MiB unless one alone is
+        larger.
+        """
+
+    @builtins.property
+    def summary(self) -> message_pb2.Summary:
+        """Only in the first frame, and where there is one: what comes is the whole context then,
+        whatever was asked for.
+        """
 
     @builtins.property
     def end(self) -> ContextEnd:
@@ -1075,11 +1279,12 @@ class StreamModelContextResponse(message.Message):
         self,
         *,
         messages: abc.Iterable[message_pb2.Message] | None = ...,
+        summary: message_pb2.Summary | None = ...,
         end: ContextEnd | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["end", b"end"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["end", b"end", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["end", b"end", "messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["end", b"end", "messages", b"messages", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

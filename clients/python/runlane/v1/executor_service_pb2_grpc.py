@@ -120,15 +120,16 @@ class ExecutorServiceServicer(object):
 
     def Commit(self, request, context):
         """Commits facts in one transaction, all or none, and renews the lease. Fails with
-        STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_UNRESOLVED, TOOL_CALL_NOT_FOUND,
-        RUN_NOT_FOUND, MESSAGE_TOO_LARGE.
+        STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_UNRESOLVED, CALL_HAS_CHILD,
+        TOOL_CALL_NOT_FOUND, RUN_NOT_FOUND, MESSAGE_TOO_LARGE, and for a child run as Submit does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamModelContext(self, request, context):
-        """Streams what the model is to see: the messages, then an end. Fails with
+        """Streams what the model is to see: the summary where there is one, the messages, then an
+        end. Fails with
         STALE_ACTIVATION, RUN_NOT_FOUND, DRAINING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -57,11 +57,12 @@ class ExecutorServiceStub:
     """
     Commit: _grpc.UnaryUnaryMultiCallable[_executor_service_pb2.CommitRequest, _executor_service_pb2.CommitResponse]
     """Commits facts in one transaction, all or none, and renews the lease. Fails with
-    STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_UNRESOLVED, TOOL_CALL_NOT_FOUND,
-    RUN_NOT_FOUND, MESSAGE_TOO_LARGE.
+    STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_UNRESOLVED, CALL_HAS_CHILD,
+    TOOL_CALL_NOT_FOUND, RUN_NOT_FOUND, MESSAGE_TOO_LARGE, and for a child run as Submit does.
     """
     StreamModelContext: _grpc.UnaryStreamMultiCallable[_executor_service_pb2.StreamModelContextRequest, _executor_service_pb2.StreamModelContextResponse]
-    """Streams what the model is to see: the messages, then an end. Fails with
+    """Streams what the model is to see: the summary where there is one, the messages, then an
+    end. Fails with
     STALE_ACTIVATION, RUN_NOT_FOUND, DRAINING.
     """
     PublishDeltas: _grpc.StreamUnaryMultiCallable[_executor_service_pb2.PublishDeltasRequest, _executor_service_pb2.PublishDeltasResponse]
@@ -99,11 +100,12 @@ class ExecutorServiceAsyncStub(ExecutorServiceStub):
     """
     Commit: _aio.UnaryUnaryMultiCallable[_executor_service_pb2.CommitRequest, _executor_service_pb2.CommitResponse]  # type: ignore[assignment]
     """Commits facts in one transaction, all or none, and renews the lease. Fails with
-    STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_UNRESOLVED, TOOL_CALL_NOT_FOUND,
-    RUN_NOT_FOUND, MESSAGE_TOO_LARGE.
+    STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_UNRESOLVED, CALL_HAS_CHILD,
+    TOOL_CALL_NOT_FOUND, RUN_NOT_FOUND, MESSAGE_TOO_LARGE, and for a child run as Submit does.
     """
     StreamModelContext: _aio.UnaryStreamMultiCallable[_executor_service_pb2.StreamModelContextRequest, _executor_service_pb2.StreamModelContextResponse]  # type: ignore[assignment]
-    """Streams what the model is to see: the messages, then an end. Fails with
+    """Streams what the model is to see: the summary where there is one, the messages, then an
+    end. Fails with
     STALE_ACTIVATION, RUN_NOT_FOUND, DRAINING.
     """
     PublishDeltas: _aio.StreamUnaryMultiCallable[_executor_service_pb2.PublishDeltasRequest, _executor_service_pb2.PublishDeltasResponse]  # type: ignore[assignment]
@@ -168,8 +170,8 @@ class ExecutorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_executor_service_pb2.CommitResponse, _abc.Awaitable[_executor_service_pb2.CommitResponse]]:
         """Commits facts in one transaction, all or none, and renews the lease. Fails with
-        STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_UNRESOLVED, TOOL_CALL_NOT_FOUND,
-        RUN_NOT_FOUND, MESSAGE_TOO_LARGE.
+        STALE_ACTIVATION, OPERATION_INVALID, RUN_CANCELLING, CALL_UNRESOLVED, CALL_HAS_CHILD,
+        TOOL_CALL_NOT_FOUND, RUN_NOT_FOUND, MESSAGE_TOO_LARGE, and for a child run as Submit does.
         """
 
     @_abc_1.abstractmethod
@@ -178,7 +180,8 @@ class ExecutorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _executor_service_pb2.StreamModelContextRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_executor_service_pb2.StreamModelContextResponse], _abc.AsyncIterator[_executor_service_pb2.StreamModelContextResponse]]:
-        """Streams what the model is to see: the messages, then an end. Fails with
+        """Streams what the model is to see: the summary where there is one, the messages, then an
+        end. Fails with
         STALE_ACTIVATION, RUN_NOT_FOUND, DRAINING.
         """
 

@@ -96,7 +96,7 @@ class ListSessionsRequest(message.Message):
     state: session_pb2.Session.State.ValueType
     """Only sessions in this state; unset: in any."""
     roots_only: builtins.bool
-    """Only sessions that are not forks."""
+    """Only sessions that are neither forks nor of child runs."""
     order: ListSessionsRequest.Order.ValueType
     """The order. Default: CREATED_DESC."""
     @builtins.property
@@ -202,6 +202,60 @@ class ListRunsResponse(message.Message):
     @builtins.property
     def runs(self) -> containers.RepeatedCompositeFieldContainer[run_pb2.Run]:
         """The runs."""
+
+    def __init__(
+        self,
+        *,
+        runs: abc.Iterable[run_pb2.Run] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["next_page_token", b"next_page_token", "runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ListChildRunsRequest(message.Message):
+    """Request of ListChildRuns."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    page_size: builtins.int
+    """How many: default 50, above 1,000 cut to it. A page also ends at 2 MiB."""
+    page_token: builtins.str
+    """Where to go on; empty: at the start. Bound to the other arguments."""
+    run_id: builtins.str
+    """The parent; required."""
+    def __init__(
+        self,
+        *,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+        run_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ListChildRunsResponse(message.Message):
+    """Answer of ListChildRuns."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Where the next page starts; empty: this was the last."""
+    @builtins.property
+    def runs(self) -> containers.RepeatedCompositeFieldContainer[run_pb2.Run]:
+        """The child runs."""
 
     def __init__(
         self,
@@ -744,6 +798,7 @@ class HistoryHeader(message.Message):
     RUN_FIELD_NUMBER: builtins.int
     MESSAGE_COUNT_FIELD_NUMBER: builtins.int
     DIGEST_FIELD_NUMBER: builtins.int
+    SUMMARY_FIELD_NUMBER: builtins.int
     message_count: builtins.int
     """Number of messages that follow."""
     digest: builtins.str
@@ -752,16 +807,23 @@ class HistoryHeader(message.Message):
     def run(self) -> run_pb2.Run:
         """The run."""
 
+    @builtins.property
+    def summary(self) -> message_pb2.Summary:
+        """The summary that the model saw in place of the first messages when the run ended; unset
+        where there was none. A fork takes it over.
+        """
+
     def __init__(
         self,
         *,
         run: run_pb2.Run | None = ...,
         message_count: builtins.int = ...,
         digest: builtins.str = ...,
+        summary: message_pb2.Summary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["run", b"run"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["run", b"run", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["digest", b"digest", "message_count", b"message_count", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["digest", b"digest", "message_count", b"message_count", "run", b"run", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -983,6 +1045,7 @@ class GetLineageResponse(message.Message):
     FORKS_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
     ANCESTORS_FIELD_NUMBER: builtins.int
+    PARENTS_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
     """Where the next page starts; empty: this was the last."""
     @builtins.property
@@ -993,16 +1056,21 @@ class GetLineageResponse(message.Message):
     def ancestors(self) -> containers.RepeatedCompositeFieldContainer[session_pb2.ForkSource]:
         """From the direct source to the root; at most 100."""
 
+    @builtins.property
+    def parents(self) -> containers.RepeatedCompositeFieldContainer[run_pb2.ParentRun]:
+        """Of the session of a child run: from its parent to the top-level run; at most 8."""
+
     def __init__(
         self,
         *,
         forks: abc.Iterable[session_pb2.Session] | None = ...,
         next_page_token: builtins.str = ...,
         ancestors: abc.Iterable[session_pb2.ForkSource] | None = ...,
+        parents: abc.Iterable[run_pb2.ParentRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["ancestors", b"ancestors", "forks", b"forks", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["ancestors", b"ancestors", "forks", b"forks", "next_page_token", b"next_page_token", "parents", b"parents"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

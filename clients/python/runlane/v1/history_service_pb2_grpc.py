@@ -49,6 +49,11 @@ class HistoryServiceStub(object):
                 request_serializer=runlane_dot_v1_dot_history__service__pb2.ListRunsRequest.SerializeToString,
                 response_deserializer=runlane_dot_v1_dot_history__service__pb2.ListRunsResponse.FromString,
                 _registered_method=True)
+        self.ListChildRuns = channel.unary_unary(
+                '/runlane.v1.HistoryService/ListChildRuns',
+                request_serializer=runlane_dot_v1_dot_history__service__pb2.ListChildRunsRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_history__service__pb2.ListChildRunsResponse.FromString,
+                _registered_method=True)
         self.GetRun = channel.unary_unary(
                 '/runlane.v1.HistoryService/GetRun',
                 request_serializer=runlane_dot_v1_dot_history__service__pb2.GetRunRequest.SerializeToString,
@@ -138,6 +143,13 @@ class HistoryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListChildRuns(self, request, context):
+        """Lists the direct child runs of a run, ascending by creation. Fails with RUN_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetRun(self, request, context):
         """Reads a run. Fails with RUN_NOT_FOUND.
         """
@@ -208,7 +220,8 @@ class HistoryServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListInteractions(self, request, context):
-        """Lists interactions over all sessions, oldest first: the inbox of people who answer.
+        """Lists interactions over all sessions, oldest first: the inbox of people who answer. There
+        a question is listed once, without its proxies; those are listed with their session.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -217,15 +230,16 @@ class HistoryServiceServicer(object):
     def ForkSession(self, request, context):
         """Makes a new session with the history at the end of a run, in constant time. The source
         is neither held nor changed, but for its event session.forked. Fails with
-        RUN_NOT_FOUND, RUN_NOT_TERMINAL, SESSION_EXISTS, and with input as Submit does.
+        RUN_NOT_FOUND, RUN_NOT_TERMINAL, RUN_NOT_TOP_LEVEL, SESSION_EXISTS, and with input as
+        Submit does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLineage(self, request, context):
-        """Reads where a session comes from and which sessions were forked from it, ascending by
-        creation. Fails with SESSION_NOT_FOUND.
+        """Reads where a session comes from, by forks and by child runs, and which sessions were
+        forked from it, ascending by creation. Fails with SESSION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -252,6 +266,11 @@ def add_HistoryServiceServicer_to_server(servicer, server):
                     servicer.ListRuns,
                     request_deserializer=runlane_dot_v1_dot_history__service__pb2.ListRunsRequest.FromString,
                     response_serializer=runlane_dot_v1_dot_history__service__pb2.ListRunsResponse.SerializeToString,
+            ),
+            'ListChildRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListChildRuns,
+                    request_deserializer=runlane_dot_v1_dot_history__service__pb2.ListChildRunsRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_history__service__pb2.ListChildRunsResponse.SerializeToString,
             ),
             'GetRun': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRun,
@@ -378,6 +397,33 @@ class HistoryService(object):
             '/runlane.v1.HistoryService/ListRuns',
             runlane_dot_v1_dot_history__service__pb2.ListRunsRequest.SerializeToString,
             runlane_dot_v1_dot_history__service__pb2.ListRunsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListChildRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.HistoryService/ListChildRuns',
+            runlane_dot_v1_dot_history__service__pb2.ListChildRunsRequest.SerializeToString,
+            runlane_dot_v1_dot_history__service__pb2.ListChildRunsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,8 @@ class HistoryServiceStub:
     """Lists sessions."""
     ListRuns: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListRunsRequest, _history_service_pb2.ListRunsResponse]
     """Lists the runs of a session, ascending by creation. Fails with SESSION_NOT_FOUND."""
+    ListChildRuns: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListChildRunsRequest, _history_service_pb2.ListChildRunsResponse]
+    """Lists the direct child runs of a run, ascending by creation. Fails with RUN_NOT_FOUND."""
     GetRun: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.GetRunRequest, _history_service_pb2.GetRunResponse]
     """Reads a run. Fails with RUN_NOT_FOUND."""
     WaitRun: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.WaitRunRequest, _history_service_pb2.WaitRunResponse]
@@ -73,15 +75,18 @@ class HistoryServiceStub:
     ListToolCalls: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListToolCallsRequest, _history_service_pb2.ListToolCallsResponse]
     """Lists the tool calls of a run, ascending by step and ordinal. Fails with RUN_NOT_FOUND."""
     ListInteractions: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListInteractionsRequest, _history_service_pb2.ListInteractionsResponse]
-    """Lists interactions over all sessions, oldest first: the inbox of people who answer."""
+    """Lists interactions over all sessions, oldest first: the inbox of people who answer. There
+    a question is listed once, without its proxies; those are listed with their session.
+    """
     ForkSession: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ForkSessionRequest, _history_service_pb2.ForkSessionResponse]
     """Makes a new session with the history at the end of a run, in constant time. The source
     is neither held nor changed, but for its event session.forked. Fails with
-    RUN_NOT_FOUND, RUN_NOT_TERMINAL, SESSION_EXISTS, and with input as Submit does.
+    RUN_NOT_FOUND, RUN_NOT_TERMINAL, RUN_NOT_TOP_LEVEL, SESSION_EXISTS, and with input as
+    Submit does.
     """
     GetLineage: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.GetLineageRequest, _history_service_pb2.GetLineageResponse]
-    """Reads where a session comes from and which sessions were forked from it, ascending by
-    creation. Fails with SESSION_NOT_FOUND.
+    """Reads where a session comes from, by forks and by child runs, and which sessions were
+    forked from it, ascending by creation. Fails with SESSION_NOT_FOUND.
     """
     StreamRunEvents: _grpc.UnaryStreamMultiCallable[_history_service_pb2.StreamRunEventsRequest, _history_service_pb2.StreamRunEventsResponse]
     """Streams the events of one run in order, from its creation. Ends OK after its terminal
@@ -103,6 +108,8 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     """Lists sessions."""
     ListRuns: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ListRunsRequest, _history_service_pb2.ListRunsResponse]  # type: ignore[assignment]
     """Lists the runs of a session, ascending by creation. Fails with SESSION_NOT_FOUND."""
+    ListChildRuns: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ListChildRunsRequest, _history_service_pb2.ListChildRunsResponse]  # type: ignore[assignment]
+    """Lists the direct child runs of a run, ascending by creation. Fails with RUN_NOT_FOUND."""
     GetRun: _aio.UnaryUnaryMultiCallable[_history_service_pb2.GetRunRequest, _history_service_pb2.GetRunResponse]  # type: ignore[assignment]
     """Reads a run. Fails with RUN_NOT_FOUND."""
     WaitRun: _aio.UnaryUnaryMultiCallable[_history_service_pb2.WaitRunRequest, _history_service_pb2.WaitRunResponse]  # type: ignore[assignment]
@@ -134,15 +141,18 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     ListToolCalls: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ListToolCallsRequest, _history_service_pb2.ListToolCallsResponse]  # type: ignore[assignment]
     """Lists the tool calls of a run, ascending by step and ordinal. Fails with RUN_NOT_FOUND."""
     ListInteractions: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ListInteractionsRequest, _history_service_pb2.ListInteractionsResponse]  # type: ignore[assignment]
-    """Lists interactions over all sessions, oldest first: the inbox of people who answer."""
+    """Lists interactions over all sessions, oldest first: the inbox of people who answer. There
+    a question is listed once, without its proxies; those are listed with their session.
+    """
     ForkSession: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ForkSessionRequest, _history_service_pb2.ForkSessionResponse]  # type: ignore[assignment]
     """Makes a new session with the history at the end of a run, in constant time. The source
     is neither held nor changed, but for its event session.forked. Fails with
-    RUN_NOT_FOUND, RUN_NOT_TERMINAL, SESSION_EXISTS, and with input as Submit does.
+    RUN_NOT_FOUND, RUN_NOT_TERMINAL, RUN_NOT_TOP_LEVEL, SESSION_EXISTS, and with input as
+    Submit does.
     """
     GetLineage: _aio.UnaryUnaryMultiCallable[_history_service_pb2.GetLineageRequest, _history_service_pb2.GetLineageResponse]  # type: ignore[assignment]
-    """Reads where a session comes from and which sessions were forked from it, ascending by
-    creation. Fails with SESSION_NOT_FOUND.
+    """Reads where a session comes from, by forks and by child runs, and which sessions were
+    forked from it, ascending by creation. Fails with SESSION_NOT_FOUND.
     """
     StreamRunEvents: _aio.UnaryStreamMultiCallable[_history_service_pb2.StreamRunEventsRequest, _history_service_pb2.StreamRunEventsResponse]  # type: ignore[assignment]
     """Streams the events of one run in order, from its creation. Ends OK after its terminal
@@ -173,6 +183,14 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_history_service_pb2.ListRunsResponse, _abc.Awaitable[_history_service_pb2.ListRunsResponse]]:
         """Lists the runs of a session, ascending by creation. Fails with SESSION_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ListChildRuns(
+        self,
+        request: _history_service_pb2.ListChildRunsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_service_pb2.ListChildRunsResponse, _abc.Awaitable[_history_service_pb2.ListChildRunsResponse]]:
+        """Lists the direct child runs of a run, ascending by creation. Fails with RUN_NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def GetRun(
@@ -264,7 +282,9 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _history_service_pb2.ListInteractionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_history_service_pb2.ListInteractionsResponse, _abc.Awaitable[_history_service_pb2.ListInteractionsResponse]]:
-        """Lists interactions over all sessions, oldest first: the inbox of people who answer."""
+        """Lists interactions over all sessions, oldest first: the inbox of people who answer. There
+        a question is listed once, without its proxies; those are listed with their session.
+        """
 
     @_abc_1.abstractmethod
     def ForkSession(
@@ -274,7 +294,8 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_history_service_pb2.ForkSessionResponse, _abc.Awaitable[_history_service_pb2.ForkSessionResponse]]:
         """Makes a new session with the history at the end of a run, in constant time. The source
         is neither held nor changed, but for its event session.forked. Fails with
-        RUN_NOT_FOUND, RUN_NOT_TERMINAL, SESSION_EXISTS, and with input as Submit does.
+        RUN_NOT_FOUND, RUN_NOT_TERMINAL, RUN_NOT_TOP_LEVEL, SESSION_EXISTS, and with input as
+        Submit does.
         """
 
     @_abc_1.abstractmethod
@@ -283,8 +304,8 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _history_service_pb2.GetLineageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_history_service_pb2.GetLineageResponse, _abc.Awaitable[_history_service_pb2.GetLineageResponse]]:
-        """Reads where a session comes from and which sessions were forked from it, ascending by
-        creation. Fails with SESSION_NOT_FOUND.
+        """Reads where a session comes from, by forks and by child runs, and which sessions were
+        forked from it, ascending by creation. Fails with SESSION_NOT_FOUND.
         """
 
     @_abc_1.abstractmethod

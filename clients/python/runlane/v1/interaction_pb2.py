@@ -26,7 +26,7 @@ from runlane._vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_va
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1crunlane/v1/interaction.proto\x12\nrunlane.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd4\x05\n\x0bInteraction\x12%\n\x0einteraction_id\x18\x01 \x01(\tR\rinteractionId\x12\x15\n\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x1d\n\nsession_id\x18\x03 \x01(\tR\tsessionId\x12\x18\n\x07version\x18\x04 \x01(\x05R\x07version\x12\x33\n\x05state\x18\x05 \x01(\x0e\x32\x1d.runlane.v1.Interaction.StateR\x05state\x12*\n\x06prompt\x18\x06 \x01(\x0b\x32\x12.runlane.v1.PromptR\x06prompt\x12\x35\n\x06\x61nswer\x18\x07 \x01(\x0b\x32\x1d.runlane.v1.InteractionAnswerR\x06\x61nswer\x12\x46\n\x0c\x63lose_reason\x18\x08 \x01(\x0e\x32#.runlane.v1.Interaction.CloseReasonR\x0b\x63loseReason\x12;\n\x0b\x65xpire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nexpireTime\x12;\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12;\n\x0bsettle_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nsettleTime\"T\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_OPEN\x10\x01\x12\x12\n\x0eSTATE_ANSWERED\x10\x02\x12\x10\n\x0cSTATE_CLOSED\x10\x03\"a\n\x0b\x43loseReason\x12\x1c\n\x18\x43LOSE_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43LOSE_REASON_RUN_ENDED\x10\x01\x12\x18\n\x14\x43LOSE_REASON_EXPIRED\x10\x02\"\xf9\x01\n\x06Prompt\x12>\n\npermission\x18\x01 \x01(\x0b\x32\x1c.runlane.v1.PermissionPromptH\x00R\npermission\x12\x38\n\x08question\x18\x02 \x01(\x0b\x32\x1a.runlane.v1.QuestionPromptH\x00R\x08question\x12,\n\x04\x66orm\x18\x03 \x01(\x0b\x32\x16.runlane.v1.FormPromptH\x00R\x04\x66orm\x12\x38\n\x08\x65xternal\x18\x04 \x01(\x0b\x32\x1a.runlane.v1.ExternalPromptH\x00R\x08\x65xternalB\r\n\x04kind\x12\x05\xbaH\x02\x08\x01\"v\n\x10PermissionPrompt\x12<\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1a.runlane.v1.PermissionCallB\n\xbaH\x07\x92\x01\x04\x08\x01\x10@R\x05\x63\x61lls\x12$\n\x06reason\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\x80 \xba\x01\x01\x00R\x06reason\"\xa4\x01\n\x0ePermissionCall\x12M\n\x0ctool_call_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\ntoolCallId\x12\x1c\n\x04name\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\xff\x01R\x04name\x12%\n\x0e\x61rguments_json\x18\x03 \x01(\tR\rargumentsJson\"\xba\x01\n\x0eQuestionPrompt\x12#\n\x04text\x18\x01 \x01(\tB\x0f\xbaH\x0cr\n\x10\x01(\x80\x80\x01\xba\x01\x01\x00R\x04text\x12\x31\n\x07options\x18\x02 \x03(\tB\x17\xbaH\x14\x92\x01\x11\x10@\x18\x01\"\x0br\t\x10\x01(\x80\x08\xba\x01\x01\x00R\x07options\x12P\n\x0ctool_call_id\x18\x03 \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\ntoolCallId\"\xaf\x01\n\nFormPrompt\x12!\n\x04text\x18\x01 \x01(\tB\r\xbaH\nr\x08(\x80\x80\x01\xba\x01\x01\x00R\x04text\x12,\n\x0bjson_schema\x18\x02 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x04R\njsonSchema\x12P\n\x0ctool_call_id\x18\x03 \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\ntoolCallId\"\x88\x01\n\x0e\x45xternalPrompt\x12$\n\x06reason\x18\x01 \x01(\tB\x0c\xbaH\tr\x07(\x80 \xba\x01\x01\x00R\x06reason\x12P\n\x0ctool_call_id\x18\x03 \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\ntoolCallId\"\x84\x02\n\x11InteractionAnswer\x12>\n\npermission\x18\x01 \x01(\x0b\x32\x1c.runlane.v1.PermissionAnswerH\x00R\npermission\x12\x38\n\x08question\x18\x02 \x01(\x0b\x32\x1a.runlane.v1.QuestionAnswerH\x00R\x08question\x12,\n\x04\x66orm\x18\x03 \x01(\x0b\x32\x16.runlane.v1.FormAnswerH\x00R\x04\x66orm\x12\x38\n\x08\x65xternal\x18\x04 \x01(\x0b\x32\x1a.runlane.v1.ExternalAnswerH\x00R\x08\x65xternalB\r\n\x04kind\x12\x05\xbaH\x02\x08\x01\"R\n\x10PermissionAnswer\x12>\n\tdecisions\x18\x01 \x03(\x0b\x32\x14.runlane.v1.DecisionB\n\xbaH\x07\x92\x01\x04\x08\x01\x10@R\tdecisions\"\x90\x02\n\x08\x44\x65\x63ision\x12M\n\x0ctool_call_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\ntoolCallId\x12\x42\n\x07verdict\x18\x02 \x01(\x0e\x32\x1c.runlane.v1.Decision.VerdictB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x07verdict\x12$\n\x06reason\x18\x03 \x01(\tB\x0c\xbaH\tr\x07(\x80 \xba\x01\x01\x00R\x06reason\"K\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x13\n\x0fVERDICT_APPROVE\x10\x01\x12\x12\n\x0eVERDICT_REJECT\x10\x02\"5\n\x0eQuestionAnswer\x12#\n\x04text\x18\x01 \x01(\tB\x0f\xbaH\x0cr\n\x10\x01(\x80\x80\x04\xba\x01\x01\x00R\x04text\"-\n\nFormAnswer\x12\x1f\n\x04json\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x10R\x04json\"z\n\x0e\x45xternalAnswer\x12.\n\x0bresult_json\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x10H\x00R\nresultJson\x12&\n\x05\x65rror\x18\x02 \x01(\tB\x0e\xbaH\x0br\t\x10\x01(\x80 \xba\x01\x01\x00H\x00R\x05\x65rrorB\x10\n\x07outcome\x12\x05\xbaH\x02\x08\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1crunlane/v1/interaction.proto\x12\nrunlane.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x06\n\x0bInteraction\x12%\n\x0einteraction_id\x18\x01 \x01(\tR\rinteractionId\x12\x15\n\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x1d\n\nsession_id\x18\x03 \x01(\tR\tsessionId\x12\x18\n\x07version\x18\x04 \x01(\x05R\x07version\x12\x33\n\x05state\x18\x05 \x01(\x0e\x32\x1d.runlane.v1.Interaction.StateR\x05state\x12*\n\x06prompt\x18\x06 \x01(\x0b\x32\x12.runlane.v1.PromptR\x06prompt\x12\x35\n\x06\x61nswer\x18\x07 \x01(\x0b\x32\x1d.runlane.v1.InteractionAnswerR\x06\x61nswer\x12\x46\n\x0c\x63lose_reason\x18\x08 \x01(\x0e\x32#.runlane.v1.Interaction.CloseReasonR\x0b\x63loseReason\x12;\n\x0b\x65xpire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nexpireTime\x12\x34\n\tproxy_for\x18\n \x01(\x0b\x32\x17.runlane.v1.ProxySourceR\x08proxyFor\x12;\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12;\n\x0bsettle_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nsettleTime\"T\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_OPEN\x10\x01\x12\x12\n\x0eSTATE_ANSWERED\x10\x02\x12\x10\n\x0cSTATE_CLOSED\x10\x03\"a\n\x0b\x43loseReason\x12\x1c\n\x18\x43LOSE_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43LOSE_REASON_RUN_ENDED\x10\x01\x12\x18\n\x14\x43LOSE_REASON_EXPIRED\x10\x02\"j\n\x0bProxySource\x12\x15\n\x06run_id\x18\x01 \x01(\tR\x05runId\x12%\n\x0einteraction_id\x18\x02 \x01(\tR\rinteractionId\x12\x1d\n\nsession_id\x18\x03 \x01(\tR\tsessionId\"\xf9\x01\n\x06Prompt\x12>\n\npermission\x18\x01 \x01(\x0b\x32\x1c.runlane.v1.PermissionPromptH\x00R\npermission\x12\x38\n\x08question\x18\x02 \x01(\x0b\x32\x1a.runlane.v1.QuestionPromptH\x00R\x08question\x12,\n\x04\x66orm\x18\x03 \x01(\x0b\x32\x16.runlane.v1.FormPromptH\x00R\x04\x66orm\x12\x38\n\x08\x65xternal\x18\x04 \x01(\x0b\x32\x1a.runlane.v1.ExternalPromptH\x00R\x08\x65xternalB\r\n\x04kind\x12\x05\xbaH\x02\x08\x01\"v\n\x10PermissionPrompt\x12<\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1a.runlane.v1.PermissionCallB\n\xbaH\x07\x92\x01\x04\x08\x01\x10@R\x05\x63\x61lls\x12$\n\x06reason\x18\x02 \x01(\tB\x0c\xbaH\tr\x07(\x80 \xba\x01\x01\x00R\x06reason\"\xa4\x01\n\x0ePermissionCall\x12M\n\x0ctool_call_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\ntoolCallId\x12\x1c\n\x04name\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\xff\x01R\x04name\x12%\n\x0e\x61rguments_json\x18\x03 \x01(\tR\rargumentsJson\"\xba\x01\n\x0eQuestionPrompt\x12#\n\x04text\x18\x01 \x01(\tB\x0f\xbaH\x0cr\n\x10\x01(\x80\x80\x01\xba\x01\x01\x00R\x04text\x12\x31\n\x07options\x18\x02 \x03(\tB\x17\xbaH\x14\x92\x01\x11\x10@\x18\x01\"\x0br\t\x10\x01(\x80\x08\xba\x01\x01\x00R\x07options\x12P\n\x0ctool_call_id\x18\x03 \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\ntoolCallId\"\xaf\x01\n\nFormPrompt\x12!\n\x04text\x18\x01 \x01(\tB\r\xbaH\nr\x08(\x80\x80\x01\xba\x01\x01\x00R\x04text\x12,\n\x0bjson_schema\x18\x02 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x04R\njsonSchema\x12P\n\x0ctool_call_id\x18\x03 \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\ntoolCallId\"\x88\x01\n\x0e\x45xternalPrompt\x12$\n\x06reason\x18\x01 \x01(\tB\x0c\xbaH\tr\x07(\x80 \xba\x01\x01\x00R\x06reason\x12P\n\x0ctool_call_id\x18\x03 \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\ntoolCallId\"\x84\x02\n\x11InteractionAnswer\x12>\n\npermission\x18\x01 \x01(\x0b\x32\x1c.runlane.v1.PermissionAnswerH\x00R\npermission\x12\x38\n\x08question\x18\x02 \x01(\x0b\x32\x1a.runlane.v1.QuestionAnswerH\x00R\x08question\x12,\n\x04\x66orm\x18\x03 \x01(\x0b\x32\x16.runlane.v1.FormAnswerH\x00R\x04\x66orm\x12\x38\n\x08\x65xternal\x18\x04 \x01(\x0b\x32\x1a.runlane.v1.ExternalAnswerH\x00R\x08\x65xternalB\r\n\x04kind\x12\x05\xbaH\x02\x08\x01\"R\n\x10PermissionAnswer\x12>\n\tdecisions\x18\x01 \x03(\x0b\x32\x14.runlane.v1.DecisionB\n\xbaH\x07\x92\x01\x04\x08\x01\x10@R\tdecisions\"\x90\x02\n\x08\x44\x65\x63ision\x12M\n\x0ctool_call_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\ntoolCallId\x12\x42\n\x07verdict\x18\x02 \x01(\x0e\x32\x1c.runlane.v1.Decision.VerdictB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x07verdict\x12$\n\x06reason\x18\x03 \x01(\tB\x0c\xbaH\tr\x07(\x80 \xba\x01\x01\x00R\x06reason\"K\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x13\n\x0fVERDICT_APPROVE\x10\x01\x12\x12\n\x0eVERDICT_REJECT\x10\x02\"5\n\x0eQuestionAnswer\x12#\n\x04text\x18\x01 \x01(\tB\x0f\xbaH\x0cr\n\x10\x01(\x80\x80\x04\xba\x01\x01\x00R\x04text\"-\n\nFormAnswer\x12\x1f\n\x04json\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x10R\x04json\"z\n\x0e\x45xternalAnswer\x12.\n\x0bresult_json\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x10H\x00R\nresultJson\x12&\n\x05\x65rror\x18\x02 \x01(\tB\x0e\xbaH\x0br\t\x10\x01(\x80 \xba\x01\x01\x00H\x00R\x05\x65rrorB\x10\n\x07outcome\x12\x05\xbaH\x02\x08\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -80,35 +80,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXTERNALANSWER'].fields_by_name['error']._loaded_options = None
   _globals['_EXTERNALANSWER'].fields_by_name['error']._serialized_options = b'\272H\013r\t\020\001(\200 \272\001\001\000'
   _globals['_INTERACTION']._serialized_start=107
-  _globals['_INTERACTION']._serialized_end=831
-  _globals['_INTERACTION_STATE']._serialized_start=648
-  _globals['_INTERACTION_STATE']._serialized_end=732
-  _globals['_INTERACTION_CLOSEREASON']._serialized_start=734
-  _globals['_INTERACTION_CLOSEREASON']._serialized_end=831
-  _globals['_PROMPT']._serialized_start=834
-  _globals['_PROMPT']._serialized_end=1083
-  _globals['_PERMISSIONPROMPT']._serialized_start=1085
-  _globals['_PERMISSIONPROMPT']._serialized_end=1203
-  _globals['_PERMISSIONCALL']._serialized_start=1206
-  _globals['_PERMISSIONCALL']._serialized_end=1370
-  _globals['_QUESTIONPROMPT']._serialized_start=1373
-  _globals['_QUESTIONPROMPT']._serialized_end=1559
-  _globals['_FORMPROMPT']._serialized_start=1562
-  _globals['_FORMPROMPT']._serialized_end=1737
-  _globals['_EXTERNALPROMPT']._serialized_start=1740
-  _globals['_EXTERNALPROMPT']._serialized_end=1876
-  _globals['_INTERACTIONANSWER']._serialized_start=1879
-  _globals['_INTERACTIONANSWER']._serialized_end=2139
-  _globals['_PERMISSIONANSWER']._serialized_start=2141
-  _globals['_PERMISSIONANSWER']._serialized_end=2223
-  _globals['_DECISION']._serialized_start=2226
-  _globals['_DECISION']._serialized_end=2498
-  _globals['_DECISION_VERDICT']._serialized_start=2423
-  _globals['_DECISION_VERDICT']._serialized_end=2498
-  _globals['_QUESTIONANSWER']._serialized_start=2500
-  _globals['_QUESTIONANSWER']._serialized_end=2553
-  _globals['_FORMANSWER']._serialized_start=2555
-  _globals['_FORMANSWER']._serialized_end=2600
-  _globals['_EXTERNALANSWER']._serialized_start=2602
-  _globals['_EXTERNALANSWER']._serialized_end=2724
+  _globals['_INTERACTION']._serialized_end=885
+  _globals['_INTERACTION_STATE']._serialized_start=702
+  _globals['_INTERACTION_STATE']._serialized_end=786
+  _globals['_INTERACTION_CLOSEREASON']._serialized_start=788
+  _globals['_INTERACTION_CLOSEREASON']._serialized_end=885
+  _globals['_PROXYSOURCE']._serialized_start=887
+  _globals['_PROXYSOURCE']._serialized_end=993
+  _globals['_PROMPT']._serialized_start=996
+  _globals['_PROMPT']._serialized_end=1245
+  _globals['_PERMISSIONPROMPT']._serialized_start=1247
+  _globals['_PERMISSIONPROMPT']._serialized_end=1365
+  _globals['_PERMISSIONCALL']._serialized_start=1368
+  _globals['_PERMISSIONCALL']._serialized_end=1532
+  _globals['_QUESTIONPROMPT']._serialized_start=1535
+  _globals['_QUESTIONPROMPT']._serialized_end=1721
+  _globals['_FORMPROMPT']._serialized_start=1724
+  _globals['_FORMPROMPT']._serialized_end=1899
+  _globals['_EXTERNALPROMPT']._serialized_start=1902
+  _globals['_EXTERNALPROMPT']._serialized_end=2038
+  _globals['_INTERACTIONANSWER']._serialized_start=2041
+  _globals['_INTERACTIONANSWER']._serialized_end=2301
+  _globals['_PERMISSIONANSWER']._serialized_start=2303
+  _globals['_PERMISSIONANSWER']._serialized_end=2385
+  _globals['_DECISION']._serialized_start=2388
+  _globals['_DECISION']._serialized_end=2660
+  _globals['_DECISION_VERDICT']._serialized_start=2585
+  _globals['_DECISION_VERDICT']._serialized_end=2660
+  _globals['_QUESTIONANSWER']._serialized_start=2662
+  _globals['_QUESTIONANSWER']._serialized_end=2715
+  _globals['_FORMANSWER']._serialized_start=2717
+  _globals['_FORMANSWER']._serialized_end=2762
+  _globals['_EXTERNALANSWER']._serialized_start=2764
+  _globals['_EXTERNALANSWER']._serialized_end=2886
 # @@protoc_insertion_point(module_scope)

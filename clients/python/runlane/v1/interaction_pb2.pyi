@@ -62,7 +62,7 @@ class Interaction(message.Message):
         CLOSE_REASON_UNSPECIFIED: Interaction._CloseReason.ValueType  # 0
         """It did not."""
         CLOSE_REASON_RUN_ENDED: Interaction._CloseReason.ValueType  # 1
-        """Its run ended."""
+        """Its run ended, or is ending; of a proxy also the run that asks."""
         CLOSE_REASON_EXPIRED: Interaction._CloseReason.ValueType  # 2
         """It expired."""
 
@@ -72,7 +72,7 @@ class Interaction(message.Message):
     CLOSE_REASON_UNSPECIFIED: Interaction.CloseReason.ValueType  # 0
     """It did not."""
     CLOSE_REASON_RUN_ENDED: Interaction.CloseReason.ValueType  # 1
-    """Its run ended."""
+    """Its run ended, or is ending; of a proxy also the run that asks."""
     CLOSE_REASON_EXPIRED: Interaction.CloseReason.ValueType  # 2
     """It expired."""
 
@@ -85,6 +85,7 @@ class Interaction(message.Message):
     ANSWER_FIELD_NUMBER: builtins.int
     CLOSE_REASON_FIELD_NUMBER: builtins.int
     EXPIRE_TIME_FIELD_NUMBER: builtins.int
+    PROXY_FOR_FIELD_NUMBER: builtins.int
     CREATE_TIME_FIELD_NUMBER: builtins.int
     SETTLE_TIME_FIELD_NUMBER: builtins.int
     interaction_id: builtins.str
@@ -112,6 +113,12 @@ class Interaction(message.Message):
         """When it expires, which ends its run; unset: never."""
 
     @builtins.property
+    def proxy_for(self) -> ProxySource:
+        """Of a proxy, the question of a child run that it shows on the parent; unset otherwise. An
+        answer to it is one to that question.
+        """
+
+    @builtins.property
     def create_time(self) -> timestamp_pb2.Timestamp:
         """When it was opened."""
 
@@ -131,12 +138,41 @@ class Interaction(message.Message):
         answer: InteractionAnswer | None = ...,
         close_reason: Interaction.CloseReason.ValueType = ...,
         expire_time: timestamp_pb2.Timestamp | None = ...,
+        proxy_for: ProxySource | None = ...,
         create_time: timestamp_pb2.Timestamp | None = ...,
         settle_time: timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["answer", b"answer", "create_time", b"create_time", "expire_time", b"expire_time", "prompt", b"prompt", "settle_time", b"settle_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["answer", b"answer", "create_time", b"create_time", "expire_time", b"expire_time", "prompt", b"prompt", "proxy_for", b"proxy_for", "settle_time", b"settle_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["answer", b"answer", "close_reason", b"close_reason", "create_time", b"create_time", "expire_time", b"expire_time", "interaction_id", b"interaction_id", "prompt", b"prompt", "run_id", b"run_id", "session_id", b"session_id", "settle_time", b"settle_time", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["answer", b"answer", "close_reason", b"close_reason", "create_time", b"create_time", "expire_time", b"expire_time", "interaction_id", b"interaction_id", "prompt", b"prompt", "proxy_for", b"proxy_for", "run_id", b"run_id", "session_id", b"session_id", "settle_time", b"settle_time", "state", b"state", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ProxySource(message.Message):
+    """The question that a proxy shows: that of the run that asks, however deep it is."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    INTERACTION_ID_FIELD_NUMBER: builtins.int
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run that asks."""
+    interaction_id: builtins.str
+    """Its interaction."""
+    session_id: builtins.str
+    """Its session."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        interaction_id: builtins.str = ...,
+        session_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["interaction_id", b"interaction_id", "run_id", b"run_id", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -489,3 +489,39 @@ class Data(message.Message):
     _WhichOneofReturnType_data: _TypeAlias = typing.Literal["json", "binary"]  # noqa: Y015
     _WhichOneofArgType_data: _TypeAlias = typing.Literal["data", b"data"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_data) -> _WhichOneofReturnType_data | None: ...
+
+@typing.final
+class Summary(message.Message):
+    """What stands for the first messages of a history when a model is asked. The
+    messages stay as they are.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: builtins.int
+    THROUGH_MESSAGE_NUMBER_FIELD_NUMBER: builtins.int
+    CREATE_TIME_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    """The summary."""
+    through_message_number: builtins.int
+    """Number of the last message that it covers; it covers all before it too."""
+    model: builtins.str
+    """The model that wrote it, as its executor named it."""
+    @builtins.property
+    def create_time(self) -> timestamp_pb2.Timestamp:
+        """When it was recorded."""
+
+    def __init__(
+        self,
+        *,
+        text: builtins.str = ...,
+        through_message_number: builtins.int = ...,
+        create_time: timestamp_pb2.Timestamp | None = ...,
+        model: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["create_time", b"create_time", "model", b"model", "text", b"text", "through_message_number", b"through_message_number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...

@@ -85,9 +85,9 @@ class Run(message.Message):
         PHASE_UNSPECIFIED: Run._Phase.ValueType  # 0
         """Not said."""
         PHASE_ACTIVE: Run._Phase.ValueType  # 1
-        """An activation is queued, or leased to an executor; or the run is stalled."""
+        """An activation is queued, or leased to an executor; or the run is stalled, or ending."""
         PHASE_WAITING: Run._Phase.ValueType  # 2
-        """It waits for the answer to its interaction; nobody has it."""
+        """It waits for the answer to its interaction, or for child runs; nobody has it."""
         PHASE_PAUSED: Run._Phase.ValueType  # 3
         """It was stopped at a boundary, as asked; nobody has it."""
         PHASE_TERMINAL: Run._Phase.ValueType  # 4
@@ -99,9 +99,9 @@ class Run(message.Message):
     PHASE_UNSPECIFIED: Run.Phase.ValueType  # 0
     """Not said."""
     PHASE_ACTIVE: Run.Phase.ValueType  # 1
-    """An activation is queued, or leased to an executor; or the run is stalled."""
+    """An activation is queued, or leased to an executor; or the run is stalled, or ending."""
     PHASE_WAITING: Run.Phase.ValueType  # 2
-    """It waits for the answer to its interaction; nobody has it."""
+    """It waits for the answer to its interaction, or for child runs; nobody has it."""
     PHASE_PAUSED: Run.Phase.ValueType  # 3
     """It was stopped at a boundary, as asked; nobody has it."""
     PHASE_TERMINAL: Run.Phase.ValueType  # 4
@@ -195,12 +195,16 @@ class Run(message.Message):
     INPUT_PREVIEW_FIELD_NUMBER: builtins.int
     CANCELLATION_FIELD_NUMBER: builtins.int
     OUTCOME_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
     CREATE_TIME_FIELD_NUMBER: builtins.int
     END_TIME_FIELD_NUMBER: builtins.int
     INTERACTION_ID_FIELD_NUMBER: builtins.int
     PAUSE_REQUESTED_FIELD_NUMBER: builtins.int
     STALLED_FIELD_NUMBER: builtins.int
     RECOVERIES_FIELD_NUMBER: builtins.int
+    WAITING_CHILDREN_FIELD_NUMBER: builtins.int
+    ENDING_CAUSE_FIELD_NUMBER: builtins.int
+    LIVE_CHILD_COUNT_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """Id in the namespace: `run_` and a UUIDv7."""
     session_id: builtins.str
@@ -225,6 +229,12 @@ class Run(message.Message):
     """True where its lease ran out under recovery MANUAL: it waits for RestoreRun."""
     recoveries: builtins.int
     """Recoveries since its last progress."""
+    ending_cause: Run.StopReason.ValueType
+    """Of a run that is ending: what it will end with, once its last child run has ended. It
+    keeps phase and lane until then, and nobody works on it.
+    """
+    live_child_count: builtins.int
+    """Child runs of it that have not ended."""
     @builtins.property
     def activation(self) -> Activation:
         """The newest activation; unset once the run is terminal."""
@@ -250,12 +260,20 @@ class Run(message.Message):
         """How it ended; unset while it lives."""
 
     @builtins.property
+    def parent(self) -> ParentRun:
+        """Of a child run, where it comes from; unset for a top-level one."""
+
+    @builtins.property
     def create_time(self) -> timestamp_pb2.Timestamp:
         """When it was created; strictly grows in a session."""
 
     @builtins.property
     def end_time(self) -> timestamp_pb2.Timestamp:
         """When it ended; unset while it lives."""
+
+    @builtins.property
+    def waiting_children(self) -> ChildrenWait:
+        """The child runs that it waits for; set only while WAITING for children."""
 
     def __init__(
         self,
@@ -274,16 +292,101 @@ class Run(message.Message):
         input_preview: builtins.str = ...,
         cancellation: Cancellation | None = ...,
         outcome: RunOutcome | None = ...,
+        parent: ParentRun | None = ...,
         create_time: timestamp_pb2.Timestamp | None = ...,
         end_time: timestamp_pb2.Timestamp | None = ...,
         interaction_id: builtins.str = ...,
         pause_requested: builtins.bool = ...,
         stalled: builtins.bool = ...,
         recoveries: builtins.int = ...,
+        waiting_children: ChildrenWait | None = ...,
+        ending_cause: Run.StopReason.ValueType = ...,
+        live_child_count: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["activation", b"activation", "cancellation", b"cancellation", "create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "options", b"options", "outcome", b"outcome", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["activation", b"activation", "cancellation", b"cancellation", "create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "options", b"options", "outcome", b"outcome", "parent", b"parent", "usage", b"usage", "waiting_children", b"waiting_children"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["activation", b"activation", "agent", b"agent", "attempt", b"attempt", "cancellation", b"cancellation", "create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "input_preview", b"input_preview", "interaction_id", b"interaction_id", "options", b"options", "outcome", b"outcome", "pause_requested", b"pause_requested", "phase", b"phase", "position", b"position", "recoveries", b"recoveries", "run_id", b"run_id", "session_id", b"session_id", "stalled", b"stalled", "submission_id", b"submission_id", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["activation", b"activation", "agent", b"agent", "attempt", b"attempt", "cancellation", b"cancellation", "create_time", b"create_time", "deadline_time", b"deadline_time", "end_time", b"end_time", "ending_cause", b"ending_cause", "input_preview", b"input_preview", "interaction_id", b"interaction_id", "live_child_count", b"live_child_count", "options", b"options", "outcome", b"outcome", "parent", b"parent", "pause_requested", b"pause_requested", "phase", b"phase", "position", b"position", "recoveries", b"recoveries", "run_id", b"run_id", "session_id", b"session_id", "stalled", b"stalled", "submission_id", b"submission_id", "usage", b"usage", "waiting_children", b"waiting_children"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ParentRun(message.Message):
+    """Where a child run comes from."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: builtins.int
+    DEPTH_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run that started it."""
+    session_id: builtins.str
+    """The session of that run."""
+    tool_call_id: builtins.str
+    """The tool call that it is the answer to."""
+    depth: builtins.int
+    """Parents above it: 1 to 8."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        session_id: builtins.str = ...,
+        tool_call_id: builtins.str = ...,
+        depth: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["depth", b"depth", "run_id", b"run_id", "session_id", b"session_id", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ChildrenWait(message.Message):
+    """A wait for child runs."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    class _Mode:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ModeEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[ChildrenWait._Mode.ValueType], builtins.type):
+        DESCRIPTOR: descriptor.EnumDescriptor
+        MODE_UNSPECIFIED: ChildrenWait._Mode.ValueType  # 0
+        """Same as ALL."""
+        MODE_ANY: ChildrenWait._Mode.ValueType  # 1
+        """One of them."""
+        MODE_ALL: ChildrenWait._Mode.ValueType  # 2
+        """All of them."""
+
+    class Mode(_Mode, metaclass=_ModeEnumTypeWrapper):
+        """How many of them have to end."""
+
+    MODE_UNSPECIFIED: ChildrenWait.Mode.ValueType  # 0
+    """Same as ALL."""
+    MODE_ANY: ChildrenWait.Mode.ValueType  # 1
+    """One of them."""
+    MODE_ALL: ChildrenWait.Mode.ValueType  # 2
+    """All of them."""
+
+    MODE_FIELD_NUMBER: builtins.int
+    RUN_IDS_FIELD_NUMBER: builtins.int
+    mode: ChildrenWait.Mode.ValueType
+    """How many of them have to end."""
+    @builtins.property
+    def run_ids(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Live child runs of the run; in a request empty: all of them. At most 64."""
+
+    def __init__(
+        self,
+        *,
+        mode: ChildrenWait.Mode.ValueType = ...,
+        run_ids: abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["mode", b"mode", "run_ids", b"run_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -614,7 +717,7 @@ class RunLimits(message.Message):
     max_total_tokens: builtins.int
     """Input and output tokens of all model steps; 0 (default): as many as come."""
     max_cost_usd_micros: builtins.int
-    """Cost of all model steps in millionths of a US dollar; 0 (default): no limit."""
+    """Cost of all model steps and summaries in millionths of a US dollar; 0 (default): no limit."""
     @builtins.property
     def max_duration(self) -> duration_pb2.Duration:
         """From the creation of the run to its deadline: up to 30 days. Default: none."""
@@ -661,6 +764,8 @@ class Usage(message.Message):
     CACHED_INPUT_TOKENS_FIELD_NUMBER: builtins.int
     REASONING_TOKENS_FIELD_NUMBER: builtins.int
     TOOL_CALLS_FIELD_NUMBER: builtins.int
+    COMPACTION_INPUT_TOKENS_FIELD_NUMBER: builtins.int
+    COMPACTION_OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
     COST_USD_MICROS_FIELD_NUMBER: builtins.int
     model_steps_reserved: builtins.int
     """Model steps reserved; only of a run."""
@@ -676,8 +781,14 @@ class Usage(message.Message):
     """Of the output tokens, those spent on reasoning."""
     tool_calls: builtins.int
     """Tool calls that model steps asked for; only of a run."""
+    compaction_input_tokens: builtins.int
+    """Tokens read to summarise the history; only of a run, and in no budget."""
+    compaction_output_tokens: builtins.int
+    """Tokens written as summaries; only of a run, and in no budget."""
     cost_usd_micros: builtins.int
-    """Cost in millionths of a US dollar, as its executor reports it."""
+    """Cost in millionths of a US dollar, as its executor reports it; of a run with that of its
+    summaries. That of child runs is theirs.
+    """
     def __init__(
         self,
         *,
@@ -688,11 +799,13 @@ class Usage(message.Message):
         cached_input_tokens: builtins.int = ...,
         reasoning_tokens: builtins.int = ...,
         tool_calls: builtins.int = ...,
+        compaction_input_tokens: builtins.int = ...,
+        compaction_output_tokens: builtins.int = ...,
         cost_usd_micros: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["cached_input_tokens", b"cached_input_tokens", "cost_usd_micros", b"cost_usd_micros", "input_tokens", b"input_tokens", "model_steps_committed", b"model_steps_committed", "model_steps_reserved", b"model_steps_reserved", "output_tokens", b"output_tokens", "reasoning_tokens", b"reasoning_tokens", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cached_input_tokens", b"cached_input_tokens", "compaction_input_tokens", b"compaction_input_tokens", "compaction_output_tokens", b"compaction_output_tokens", "cost_usd_micros", b"cost_usd_micros", "input_tokens", b"input_tokens", "model_steps_committed", b"model_steps_committed", "model_steps_reserved", b"model_steps_reserved", "output_tokens", b"output_tokens", "reasoning_tokens", b"reasoning_tokens", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

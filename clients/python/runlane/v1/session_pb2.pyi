@@ -161,10 +161,12 @@ class Session(message.Message):
     CURRENT_RUN_ID_FIELD_NUMBER: builtins.int
     MESSAGE_COUNT_FIELD_NUMBER: builtins.int
     FORKED_FROM_FIELD_NUMBER: builtins.int
+    PARENT_RUN_ID_FIELD_NUMBER: builtins.int
     REVISION_FIELD_NUMBER: builtins.int
     ETAG_FIELD_NUMBER: builtins.int
     CREATE_TIME_FIELD_NUMBER: builtins.int
     UPDATE_TIME_FIELD_NUMBER: builtins.int
+    COMPACTED_THROUGH_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """Id in the namespace: the caller's, or `ses_` and a UUIDv7. Never used again."""
     display_name: builtins.str
@@ -179,10 +181,16 @@ class Session(message.Message):
     """The live run, unset while the session is idle."""
     message_count: builtins.int
     """Number of committed messages, which is the number of the last one."""
+    parent_run_id: builtins.str
+    """Of the session of a child run, the run that started it; unset otherwise. Such a session
+    takes steers and answers, and no runs of its own.
+    """
     revision: builtins.int
     """Grows by one with each transaction that appends messages or changes the record."""
     etag: builtins.str
     """Opaque tag of the record (name, labels, metadata, default agent, state) for UpdateSession."""
+    compacted_through: builtins.int
+    """Number of the last message that the newest summary covers; unset where there is none."""
     @builtins.property
     def labels(self) -> containers.ScalarMap[builtins.str, builtins.str]:
         """Labels to list sessions by."""
@@ -211,14 +219,16 @@ class Session(message.Message):
         current_run_id: builtins.str = ...,
         message_count: builtins.int = ...,
         forked_from: ForkSource | None = ...,
+        parent_run_id: builtins.str = ...,
         revision: builtins.int = ...,
         etag: builtins.str = ...,
         create_time: timestamp_pb2.Timestamp | None = ...,
         update_time: timestamp_pb2.Timestamp | None = ...,
+        compacted_through: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["create_time", b"create_time", "forked_from", b"forked_from", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["create_time", b"create_time", "current_run_id", b"current_run_id", "default_agent", b"default_agent", "display_name", b"display_name", "etag", b"etag", "forked_from", b"forked_from", "labels", b"labels", "message_count", b"message_count", "metadata_json", b"metadata_json", "revision", b"revision", "session_id", b"session_id", "state", b"state", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["compacted_through", b"compacted_through", "create_time", b"create_time", "current_run_id", b"current_run_id", "default_agent", b"default_agent", "display_name", b"display_name", "etag", b"etag", "forked_from", b"forked_from", "labels", b"labels", "message_count", b"message_count", "metadata_json", b"metadata_json", "parent_run_id", b"parent_run_id", "revision", b"revision", "session_id", b"session_id", "state", b"state", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -280,7 +290,7 @@ class LiveState(message.Message):
 
     @builtins.property
     def open_interactions(self) -> containers.RepeatedCompositeFieldContainer[interaction_pb2.Interaction]:
-        """The interaction that the live run waits for, if any."""
+        """The interaction that the live run waits for, if any, and the questions of its child runs."""
 
     @builtins.property
     def pending_submissions(self) -> containers.RepeatedCompositeFieldContainer[submission_pb2.Submission]:

@@ -1337,7 +1337,7 @@ class AnswerInteractionRequest(message.Message):
 
 @typing.final
 class AnswerInteractionResponse(message.Message):
-    """Answer of AnswerInteraction."""
+    """Answer of AnswerInteraction. For a proxy: of the question that it shows."""
 
     DESCRIPTOR: descriptor.Descriptor
 

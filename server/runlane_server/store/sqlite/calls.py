@@ -7,6 +7,9 @@ from typing import Any
 from runlane_server.core.rows import (
     InteractionInserted,
     InteractionSettled,
+    ProxyInserted,
+    ProxySettled,
+    ToolCallGiven,
     ToolCallInserted,
     ToolCallMoved,
 )
@@ -117,9 +120,74 @@ def _interaction_settled(
     )
 
 
+def _tool_call_given(
+    execute: Execute, key: int, row: ToolCallGiven, _encoded: bytes | None, _namespace: str
+) -> None:
+    must_hit(
+        execute(
+            "UPDATE tool_calls SET child_run_id = ?"
+            " WHERE run_id = ? AND step = ? AND ordinal = ? AND session_key = ? AND state = 1",
+            (row.child_run_id, row.run_id, row.step, row.ordinal, key),
+        ),
+        "child run of a tool call",
+    )
+
+
+def _proxy_inserted(
+    execute: Execute, key: int, row: ProxyInserted, _encoded: bytes | None, namespace: str
+) -> None:
+    question = row.question
+    must_hit(
+        execute(
+            "INSERT INTO interactions (interaction_id, session_key, namespace, run_id, step,"
+            " version, state, kind, expire_time, create_time, proxy_session_id, proxy_run_id,"
+            " proxy_interaction_id, prompt)"
+            " SELECT ?, ?, namespace, ?, ?, ?, 1, kind, expire_time, ?, ?, ?, interaction_id,"
+            " prompt FROM interactions WHERE interaction_id = ? AND namespace = ?",
+            (
+                row.interaction_id,
+                key,
+                row.run_id,
+                row.step,
+                question.version,
+                row.create_time,
+                question.session_id,
+                question.run_id,
+                question.interaction_id,
+                namespace,
+            ),
+        ),
+        "proxy of a question",
+    )
+
+
+def _proxy_settled(
+    execute: Execute, key: int, row: ProxySettled, _encoded: bytes | None, namespace: str
+) -> None:
+    must_hit(
+        execute(
+            "UPDATE interactions SET (state, answer, answer_hash, close_reason) = (SELECT"
+            " q.state, q.answer, q.answer_hash, q.close_reason FROM interactions q"
+            " WHERE q.interaction_id = ? AND q.namespace = ?), settle_time = ?"
+            " WHERE interaction_id = ? AND session_key = ? AND state = 1",
+            (
+                row.question.interaction_id,
+                namespace,
+                row.settle_time,
+                row.interaction_id,
+                key,
+            ),
+        ),
+        "end of a proxy",
+    )
+
+
 WRITERS: dict[type[Any], Writer] = {
     ToolCallInserted: _tool_call_inserted,
     ToolCallMoved: _tool_call_moved,
+    ToolCallGiven: _tool_call_given,
+    ProxyInserted: _proxy_inserted,
+    ProxySettled: _proxy_settled,
     InteractionInserted: _interaction_inserted,
     InteractionSettled: _interaction_settled,
 }
@@ -128,7 +196,8 @@ WRITERS: dict[type[Any], Writer] = {
 
 _INTERACTIONS = (
     "SELECT i.interaction_id, i.run_id, s.session_id, i.version, i.state, i.kind, i.prompt,"
-    " i.answer, i.answer_hash, i.close_reason, i.expire_time, i.create_time, i.settle_time"
+    " i.answer, i.answer_hash, i.close_reason, i.expire_time, i.create_time, i.settle_time,"
+    " i.proxy_session_id, i.proxy_run_id, i.proxy_interaction_id"
     " FROM interactions i CROSS JOIN sessions s ON s.key = i.session_key"
 )
 
@@ -161,7 +230,8 @@ def list_tool_calls(
         " (SELECT a.arguments_json FROM long_arguments a WHERE a.key = t.arguments_key)), t.state,"
         " t.idempotent, t.outcome, t.create_time, t.settle_time,"
         " CASE WHEN t.message_number THEN (SELECT m.data FROM entries m"
-        f" WHERE m.id = t.session_key * {2 * SPAN} + t.message_number) ELSE t.result END"
+        f" WHERE m.id = t.session_key * {2 * SPAN} + t.message_number) ELSE t.result END,"
+        " t.child_run_id"
         " FROM tool_calls t CROSS JOIN sessions s ON s.key = t.session_key"
         " WHERE t.run_id = ? AND (t.step, t.ordinal) > (?, ?)"
         " AND s.namespace = ? AND s.deleted_time = 0"
@@ -197,7 +267,8 @@ def list_interactions(
         where = "i.session_key = (SELECT key FROM sessions WHERE namespace = ? AND session_id = ?)"
         values = (namespace, session_id)
     else:
-        where = "i.namespace = ?"
+        # A question is in the inbox once.
+        where = "i.namespace = ? AND i.proxy_interaction_id = ''"
         values = (namespace,)
     rows = conn.execute(
         f"{_INTERACTIONS} WHERE {where} AND i.state = ?"
@@ -214,6 +285,7 @@ def answered_interactions(
     """Store.answered_interactions."""
     rows = conn.execute(
         f"{_INTERACTIONS} WHERE i.run_id = ? AND i.step >= ? AND i.state = 2"
+        " AND i.proxy_interaction_id = ''"
         " AND i.namespace = ? AND s.deleted_time = 0"
         " ORDER BY i.step, i.create_time, i.interaction_id",
         (run_id, step, namespace),

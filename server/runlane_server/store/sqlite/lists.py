@@ -61,7 +61,7 @@ def list_sessions(
         tests.append("s.create_time < ?")
         values.append(where.create_time_before)
     if where.roots_only:
-        tests.append("s.source_session_id = ''")
+        tests.append("s.source_session_id = '' AND s.parent_run_id = ''")
     if where.forks_of:
         tests.append("s.source_session_id <> '' AND s.source_session_id = ?")
         values.append(where.forks_of)
@@ -122,6 +122,26 @@ def list_stalled_runs(
         " AND s.namespace = ? AND s.deleted_time = 0"
         " ORDER BY r.create_time, r.run_id LIMIT ?",
         (time, run_id, namespace, limit),
+    )
+    return [run_row(row) for row in rows]
+
+
+def list_child_runs(
+    conn: sqlite3.Connection,
+    namespace: str,
+    run_id: str,
+    after: tuple[int, str] | None,
+    limit: int,
+) -> list[RunRow]:
+    """Store.list_child_runs."""
+    time, child_id = after or _BEFORE_ALL
+    rows = conn.execute(
+        f"SELECT {RUN_COLUMNS} FROM runs r CROSS JOIN sessions s ON s.key = r.session_key"  # noqa: S608 - constants
+        " WHERE r.parent_run_id = ? AND r.parent_run_id <> ''"
+        " AND (r.create_time, r.run_id) > (?, ?)"
+        " AND s.namespace = ? AND s.deleted_time = 0"
+        " ORDER BY r.create_time, r.run_id LIMIT ?",
+        (run_id, time, child_id, namespace, limit),
     )
     return [run_row(row) for row in rows]
 

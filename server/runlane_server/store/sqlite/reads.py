@@ -9,7 +9,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from runlane_server.core.model import SessionKey, SessionRecord
-from runlane_server.core.words import Mode, Phase, Route, StopReason, SubmissionState, TimerKind
+from runlane_server.core.words import (
+    Mode,
+    NoticeKind,
+    Phase,
+    Route,
+    StopReason,
+    SubmissionState,
+    TimerKind,
+)
 from runlane_server.store.base import (
     EventGroup,
     LiveLease,
@@ -21,8 +29,10 @@ from runlane_server.store.base import (
     RequestRecord,
     RunRow,
     SessionRow,
+    StoredNotice,
     StoredTimer,
     SubmissionRow,
+    SummaryRow,
 )
 from runlane_server.store.sqlite import calls
 from runlane_server.store.sqlite.commits import FIND_REQUEST, request_columns
@@ -37,7 +47,7 @@ from runlane_server.store.sqlite.rows import (
 
 SESSION_COLUMNS = (
     "s.display_name, s.labels, s.metadata_json, s.default_agent, s.state, s.source_session_id,"
-    " s.source_run_id"
+    " s.source_run_id, s.parent_run_id"
 )
 RUN_COLUMNS = (
     "r.run_id, s.session_id, r.submission_id, r.agent, r.mode, r.request_id, r.create_time,"
@@ -45,7 +55,8 @@ RUN_COLUMNS = (
     " CASE WHEN r.phase <> 4 THEN s.state END, r.stop_reason, r.cause, r.failure_reason,"
     " r.failure_message, r.failure_retryable, r.output_message_number, r.output_json,"
     " r.message_cutoff, r.digest, r.end_time, r.last_sequence, r.attempt, r.usage,"
-    " r.cancellation"
+    " r.cancellation, s.parent_session_id, s.parent_run_id, s.parent_call_id, s.parent_depth,"
+    " r.summary_through"
 )
 # Content as it is shown: that of the message once there is one. ?1 limits its size;
 # what is over it is not read at all.
@@ -70,10 +81,8 @@ _VISIBLE = " s.namespace = ? AND s.session_id = ? AND s.deleted_time = 0"
 
 def session_row(columns: Sequence[Any]) -> SessionRow:
     """Makes a record of SESSION_COLUMNS."""
-    name, labels, metadata, agent, state, source, source_run = columns
-    return SessionRow(
-        SessionRecord(name, read_labels(labels), metadata, agent), state, source, source_run
-    )
+    name, labels, metadata, agent, state, *links = columns
+    return SessionRow(SessionRecord(name, read_labels(labels), metadata, agent), state, *links)
 
 
 def run_row(columns: Sequence[Any]) -> RunRow:
@@ -234,6 +243,33 @@ def submission_of_reserved_run(
         (NO_LIMIT, run_id, namespace),
     ).fetchone()
     return submission_row(found) if found is not None else None
+
+
+def summary(conn: sqlite3.Connection, key: SessionKey, through: int) -> SummaryRow | None:
+    """Store.summary."""
+    found = conn.execute(
+        "SELECT m.through, m.text, m.model, m.create_time FROM sessions s"  # noqa: S608 - constants
+        " JOIN summaries m ON m.session_key = s.key AND m.through = ?"
+        f" WHERE {_VISIBLE}",
+        (through, key.namespace, key.session_id),
+    ).fetchone()
+    return SummaryRow(*found) if found is not None else None
+
+
+def child_sessions(conn: sqlite3.Connection, key: SessionKey, limit: int) -> list[str]:
+    """Store.child_sessions."""
+    rows = conn.execute(
+        "SELECT session_id FROM sessions WHERE namespace = ? AND parent_session_id = ?"
+        " AND parent_session_id <> '' AND deleted_time = 0 LIMIT ?",
+        (key.namespace, key.session_id, limit),
+    )
+    return [row[0] for row in rows]
+
+
+def notices(conn: sqlite3.Connection) -> list[StoredNotice]:
+    """Store.notices."""
+    rows: Iterable[Any] = conn.execute("SELECT namespace, session_id, kind, cause FROM notices")
+    return [StoredNotice(SessionKey(row[0], row[1]), NoticeKind(row[2]), row[3]) for row in rows]
 
 
 # --- events ----------------------------------------------------------------

@@ -17,6 +17,8 @@ from runlane_server.core.rows import (
     LeaseDropped,
     LeasePut,
     MessageAppended,
+    NoticePut,
+    NoticeTaken,
     RunEnded,
     RunInserted,
     RunMoved,
@@ -26,12 +28,15 @@ from runlane_server.core.rows import (
     SubmissionInserted,
     SubmissionMoved,
     SubmissionSettled,
+    SummaryInserted,
     TimerSet,
 )
 from runlane_server.core.words import Route, SubmissionState, TimerKind
 
 SPAN = 2**31
 """A session has room for one less messages, and as many events: the ids of its entries."""
+
+_NO_PARENT = ("", "", "", 0)
 
 Execute = Callable[..., sqlite3.Cursor]
 Writer = Callable[[Execute, int, Any, bytes | None, str], None]
@@ -89,12 +94,13 @@ def insert_session(
         row: What it is.
         values: token, state, status, current_run_id, update_time.
     """
-    record = row.record
+    record, parent = row.record, row.parent
     cursor = execute(
         "INSERT INTO sessions (namespace, session_id, token, state, status, current_run_id,"
-        " update_time, create_time, base_count, source_session_id, source_run_id, display_name,"
+        " update_time, create_time, base_count, source_session_id, source_run_id,"
+        " parent_session_id, parent_run_id, parent_call_id, parent_depth, display_name,"
         " labels, metadata_json, default_agent)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (namespace, session_id) DO NOTHING",
         (
             namespace,
@@ -104,6 +110,11 @@ def insert_session(
             row.message_count,
             row.source_session_id,
             row.source_run_id,
+            *(
+                _NO_PARENT
+                if parent is None
+                else (parent.session_id, parent.run_id, parent.tool_call_id, parent.depth)
+            ),
             record.display_name,
             _labels(record.labels),
             record.metadata_json,
@@ -141,6 +152,16 @@ def _session_inserted(
         execute(
             "INSERT INTO segments (session_key, first, last, owner_key) VALUES (?, ?, ?, ?)",
             (key, base_count + 1, row.message_count, source_key),
+        )
+    if row.summary_through:
+        must_hit(
+            execute(
+                "INSERT INTO summaries (session_key, through, create_time, model, text)"
+                " SELECT ?, through, create_time, model, text FROM summaries"
+                " WHERE session_key = ? AND through = ?",
+                (key, source_key, row.summary_through),
+            ),
+            "summary of a fork",
         )
 
 
@@ -221,8 +242,8 @@ def _run_inserted(
         raise BadRow(f"{row.submission_id} is not the submission of {row.run_id}")
     execute(
         "INSERT INTO runs (run_id, session_key, create_time, phase, mode, first_sequence,"
-        " message_number, agent, request_id, preview, options)"
-        " VALUES (?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)",
+        " message_number, parent_run_id, agent, request_id, preview, options)"
+        " VALUES (?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             row.run_id,
             key,
@@ -230,6 +251,7 @@ def _run_inserted(
             int(row.mode),
             row.first_sequence,
             row.message_number,
+            row.parent.run_id if row.parent is not None else "",
             row.agent,
             row.request_id,
             row.preview,
@@ -264,7 +286,7 @@ def _run_ended(
     must_hit(
         execute(
             "UPDATE runs SET phase = 4, stalled = 0, stop_reason = ?, cause = ?, end_time = ?,"
-            " last_sequence = ?, attempt = ?, message_cutoff = ?, digest = ?,"
+            " last_sequence = ?, attempt = ?, message_cutoff = ?, summary_through = ?, digest = ?,"
             " output_message_number = ?, output_json = ?, failure_reason = ?,"
             " failure_message = ?, failure_retryable = ?, cancellation = ?, usage = ?"
             " WHERE run_id = ? AND session_key = ? AND phase <> 4",
@@ -275,6 +297,7 @@ def _run_ended(
                 row.last_sequence,
                 row.attempt,
                 row.message_cutoff,
+                row.summary_through,
                 row.digest,
                 row.output_message_number,
                 row.output_json,
@@ -454,6 +477,37 @@ def _timer_set(
     )
 
 
+def _summary_inserted(
+    execute: Execute, key: int, row: SummaryInserted, _encoded: bytes | None, _namespace: str
+) -> None:
+    execute(
+        "INSERT INTO summaries (session_key, through, create_time, model, text)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (key, row.through, row.create_time, row.model, row.text),
+    )
+
+
+def _notice_put(
+    execute: Execute, _key: int, row: NoticePut, _encoded: bytes | None, namespace: str
+) -> None:
+    execute(
+        "INSERT INTO notices (namespace, session_id, kind, cause) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT DO NOTHING",
+        (namespace, row.session_id, int(row.kind), row.cause),
+    )
+
+
+def _notice_taken(
+    execute: Execute, key: int, row: NoticeTaken, _encoded: bytes | None, namespace: str
+) -> None:
+    execute(
+        "DELETE FROM notices WHERE namespace = ?"
+        " AND session_id = (SELECT session_id FROM sessions WHERE key = ?)"
+        " AND kind = ? AND cause = ?",
+        (namespace, key, int(row.kind), row.cause),
+    )
+
+
 WRITERS: dict[type[Any], Writer] = {
     SessionInserted: _session_inserted,
     SessionUpdated: _session_updated,
@@ -470,4 +524,7 @@ WRITERS: dict[type[Any], Writer] = {
     LeasePut: _lease_put,
     LeaseDropped: _lease_dropped,
     TimerSet: _timer_set,
+    SummaryInserted: _summary_inserted,
+    NoticePut: _notice_put,
+    NoticeTaken: _notice_taken,
 }

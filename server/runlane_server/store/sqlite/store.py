@@ -22,9 +22,11 @@ from runlane_server.store.base import (
     RunRow,
     SessionFilter,
     SessionRow,
+    StoredNotice,
     StoredTimer,
     StoreInfo,
     SubmissionRow,
+    SummaryRow,
     ToolCallRow,
     Write,
 )
@@ -238,6 +240,24 @@ class SqliteStore:
     ) -> list[RunRow]:
         """Lists stalled runs of all sessions, ascending by (create_time, run_id)."""
         return await self._read(lists.list_stalled_runs, namespace, after, limit)
+
+    async def list_child_runs(
+        self, namespace: str, run_id: str, after: tuple[int, str] | None, limit: int
+    ) -> list[RunRow]:
+        """Lists the child runs of a run, ascending by (create_time, run_id)."""
+        return await self._read(lists.list_child_runs, namespace, run_id, after, limit)
+
+    async def child_sessions(self, key: SessionKey, limit: int) -> list[str]:
+        """Reads ids of the sessions of child runs of a session's runs; not deleted ones."""
+        return await self._read(reads.child_sessions, key, limit)
+
+    async def summary(self, key: SessionKey, through: int) -> SummaryRow | None:
+        """Reads the summary of a session that covers the messages up to a number."""
+        return await self._read(reads.summary, key, through)
+
+    async def notices(self) -> list[StoredNotice]:
+        """Reads all notices."""
+        return await self._read(reads.notices)
 
     async def list_tool_calls(
         self, namespace: str, run_id: str, after: tuple[int, int] | None, limit: int

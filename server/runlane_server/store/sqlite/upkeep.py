@@ -78,7 +78,12 @@ def _sweep_step(conn: sqlite3.Connection, key: int, room: int) -> int:
         return 0
     # Calls are found through their runs, so they go first.
     room -= _remove_calls(conn, key, room)
-    for table, column in (("interactions", "key"), ("submissions", "key"), ("runs", "run_id")):
+    for table, column in (
+        ("interactions", "key"),
+        ("submissions", "key"),
+        ("summaries", "key"),
+        ("runs", "run_id"),
+    ):
         if room <= 0:
             return 0
         room -= conn.execute(
@@ -243,10 +248,37 @@ _CHECKS = {
         "SELECT i.interaction_id FROM interactions i JOIN sessions s ON s.key = i.session_key"
         " LEFT JOIN runs r ON r.run_id = i.run_id AND r.session_key = i.session_key"
         " WHERE i.state = 1 AND s.deleted_time = 0 AND r.phase IS NOT 2"
+        " AND i.proxy_run_id = ''"
     ),
     "more than one open interaction: session": (
         "SELECT s.session_id FROM interactions i JOIN sessions s ON s.key = i.session_key"
-        " WHERE i.state = 1 AND s.deleted_time = 0 GROUP BY s.key HAVING count(*) > 1"
+        " WHERE i.state = 1 AND s.deleted_time = 0 AND i.proxy_run_id = ''"
+        " GROUP BY s.key HAVING count(*) > 1"
+    ),
+    "a proxy is open and its run has ended": (
+        "SELECT i.interaction_id FROM interactions i JOIN sessions s ON s.key = i.session_key"
+        " LEFT JOIN runs r ON r.run_id = i.run_id AND r.session_key = i.session_key"
+        " WHERE i.state = 1 AND s.deleted_time = 0 AND i.proxy_run_id <> ''"
+        " AND r.phase IS NOT 1 AND r.phase IS NOT 2 AND r.phase IS NOT 3"
+    ),
+    "a proxy is open, its question is not, and nobody is to be told: interaction": (
+        "SELECT i.interaction_id FROM interactions i JOIN sessions s ON s.key = i.session_key"
+        " JOIN interactions q ON q.interaction_id = i.proxy_interaction_id AND q.state <> 1"
+        " WHERE i.state = 1 AND s.deleted_time = 0"
+        " AND NOT EXISTS (SELECT 1 FROM notices n WHERE n.kind = 1)"
+    ),
+    "a child run lives and its parent does not: run": (
+        "SELECT r.run_id FROM runs r JOIN sessions s ON s.key = r.session_key"
+        " LEFT JOIN runs p ON p.run_id = r.parent_run_id"
+        " LEFT JOIN sessions ps ON ps.key = p.session_key"
+        " WHERE r.parent_run_id <> '' AND r.phase <> 4 AND s.deleted_time = 0"
+        " AND ps.deleted_time = 0 AND p.phase = 4"
+    ),
+    "a summary that a run ended with is missing: run": (
+        "SELECT r.run_id FROM runs r JOIN sessions s ON s.key = r.session_key"
+        " WHERE r.summary_through > 0 AND s.deleted_time = 0 AND NOT EXISTS"
+        " (SELECT 1 FROM summaries m WHERE m.session_key = r.session_key"
+        " AND m.through = r.summary_through)"
     ),
     "a tool call of an ended run has no end, or no result: run, step, ordinal": (
         "SELECT t.run_id, t.step, t.ordinal FROM tool_calls t"

@@ -24,6 +24,10 @@ CREATE TABLE sessions (
     current_run_id TEXT NOT NULL,
     source_session_id TEXT NOT NULL DEFAULT '',
     source_run_id TEXT NOT NULL DEFAULT '',
+    parent_session_id TEXT NOT NULL DEFAULT '',
+    parent_run_id TEXT NOT NULL DEFAULT '',
+    parent_call_id TEXT NOT NULL DEFAULT '',
+    parent_depth INTEGER NOT NULL DEFAULT 0,
     display_name TEXT NOT NULL,
     labels TEXT NOT NULL,
     default_agent TEXT NOT NULL,
@@ -38,6 +42,9 @@ CREATE INDEX sessions_by_update_time ON sessions (namespace, update_time)
     WHERE deleted_time = 0;
 CREATE INDEX sessions_by_source ON sessions (namespace, source_session_id, create_time)
     WHERE deleted_time = 0 AND source_session_id <> '';
+
+CREATE INDEX sessions_by_parent ON sessions (namespace, parent_session_id)
+    WHERE deleted_time = 0 AND parent_session_id <> '';
 
 CREATE TABLE session_labels (
     session_key INTEGER NOT NULL,
@@ -70,6 +77,7 @@ CREATE TABLE runs (
     first_sequence INTEGER NOT NULL,
     message_number INTEGER NOT NULL,
     submission_id TEXT,
+    parent_run_id TEXT NOT NULL DEFAULT '',
     agent TEXT NOT NULL,
     request_id TEXT NOT NULL,
     stop_reason INTEGER,
@@ -78,6 +86,7 @@ CREATE TABLE runs (
     failure_retryable INTEGER NOT NULL DEFAULT 0,
     output_message_number INTEGER NOT NULL DEFAULT 0,
     message_cutoff INTEGER NOT NULL DEFAULT 0,
+    summary_through INTEGER NOT NULL DEFAULT 0,
     end_time INTEGER NOT NULL DEFAULT 0,
     last_sequence INTEGER NOT NULL DEFAULT 0,
     attempt INTEGER NOT NULL DEFAULT 0,
@@ -91,6 +100,7 @@ CREATE TABLE runs (
 ) WITHOUT ROWID;
 
 CREATE INDEX runs_by_session ON runs (session_key, create_time);
+CREATE INDEX runs_by_parent ON runs (parent_run_id, create_time) WHERE parent_run_id <> '';
 CREATE INDEX runs_stalled ON runs (create_time) WHERE stalled = 1;
 
 -- Only input that was queued. Content and options are emptied on delivery: a message, and
@@ -133,6 +143,7 @@ CREATE TABLE tool_calls (
     settle_time INTEGER NOT NULL DEFAULT 0,
     tool_call_id TEXT NOT NULL,
     name TEXT NOT NULL,
+    child_run_id TEXT NOT NULL DEFAULT '',
     arguments_key INTEGER,
     arguments_json TEXT,
     result BLOB,
@@ -145,7 +156,8 @@ CREATE TABLE long_arguments (
 );
 
 -- `namespace` is the session's: the inbox is one range of an index, whatever its state.
--- `step` is the newest model step that was committed before.
+-- `step` is the newest model step that was committed before. `proxy_...` name the question
+-- that a proxy shows.
 CREATE TABLE interactions (
     key INTEGER PRIMARY KEY,
     interaction_id TEXT NOT NULL UNIQUE,
@@ -161,6 +173,9 @@ CREATE TABLE interactions (
     create_time INTEGER NOT NULL,
     settle_time INTEGER NOT NULL DEFAULT 0,
     answer_hash BLOB NOT NULL DEFAULT x'',
+    proxy_session_id TEXT NOT NULL DEFAULT '',
+    proxy_run_id TEXT NOT NULL DEFAULT '',
+    proxy_interaction_id TEXT NOT NULL DEFAULT '',
     prompt BLOB NOT NULL,
     answer BLOB NOT NULL DEFAULT x''
 );
@@ -226,6 +241,26 @@ CREATE TABLE timers (
     due_time INTEGER NOT NULL,
     PRIMARY KEY (session_key, kind)
 ) WITHOUT ROWID;
+
+-- What one session has to tell another, until that has applied it. `session_id` is told.
+CREATE TABLE notices (
+    namespace TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    kind INTEGER NOT NULL,
+    cause TEXT NOT NULL,
+    PRIMARY KEY (namespace, session_id, kind, cause)
+) WITHOUT ROWID;
+
+-- A summary of the messages 1 to `through`; a fork has a copy of the one that it took over.
+CREATE TABLE summaries (
+    key INTEGER PRIMARY KEY,
+    session_key INTEGER NOT NULL,
+    through INTEGER NOT NULL,
+    create_time INTEGER NOT NULL,
+    model TEXT NOT NULL,
+    text TEXT NOT NULL,
+    UNIQUE (session_key, through)
+);
 
 CREATE TABLE drained_executors (
     namespace TEXT NOT NULL,
