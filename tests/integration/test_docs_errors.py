@@ -30,7 +30,7 @@ SECONDS = 30
 SETTINGS = {"RUNLANE_AGENTS": "helper", "RUNLANE_STREAMS_MAX": "1"}
 PROVOKED_ELSEWHERE = {"DRAINING", "STORE_UNAVAILABLE", "STORE_CORRUPT", "INTERNAL_ERROR"}
 """They need a fault, or a call at the very moment of a stop: tests/unit/transport has them."""
-CONDITIONAL = {"tool_call_id", "operation_index", "run_id"}
+CONDITIONAL = {"tool_call_id", "operation_index", "run_id", "cause"}
 """Keys that the page calls absent in some cases."""
 
 
@@ -164,6 +164,25 @@ def refuse_waits(call: Calls, expect: Callable[[str, Any], None]) -> None:
     expect("RUN_TERMINAL", lambda: call("PauseRun", run_id=run))
 
 
+def refuse_children(call: Calls, expect: Callable[[str, Any], None]) -> None:
+    """Provokes what is refused of child runs and of their parents."""
+    fence = call.lease("parent")
+
+    def commit(*operations: Any) -> Any:
+        return call("Commit", fence=fence, operations=operations)
+
+    commit({"reserve_model_step": {}})
+    uses = [{"tool_use": {"tool_call_id": "call-1", "name": "ask"}}]
+    start = {"start_child_run": {"tool_call_id": "call-1", "content": [{"text": "help"}]}}
+    made = commit({"commit_model_step": {"content": uses}}, start)
+    child = made.results[1].start_child_run
+    claim = {"claim_tool_calls": {"tool_call_ids": ["call-1"]}}
+    expect("CALL_HAS_CHILD", lambda: commit(claim))
+    expect("CHILD_SESSION", lambda: call.submit(child.session_id, mode=3))
+    call("InterruptRun", run_id=child.run_id)
+    expect("RUN_NOT_TOP_LEVEL", lambda: call("ForkSession", run_id=child.run_id))
+
+
 def test_each_example_is_refused_as_the_page_tells(server):
     process, address = server
     seen: set[str] = set()
@@ -213,6 +232,7 @@ def test_each_example_is_refused_as_the_page_tells(server):
         expect("STALE_ACTIVATION", lambda: call.end(fence))
 
         refuse_waits(call, expect)
+        refuse_children(call, expect)
 
         run = call.busy("busy")
         expect("SESSION_BUSY", lambda: call.submit("busy"))

@@ -12,6 +12,7 @@ from runlane._content import content_from_pb, message_from_pb
 from runlane._enums import (
     ActivationKind,
     ActivationState,
+    ChildrenMode,
     Command,
     Durability,
     PauseReceipt,
@@ -36,7 +37,7 @@ from runlane._interactions import interaction_from_pb
 from runlane._time import to_datetime, to_duration, to_seconds
 from runlane.v1 import executor_service_pb2 as executor_pb
 from runlane.v1 import history_service_pb2 as history_pb
-from runlane.v1 import run_pb2, server_service_pb2, session_pb2, submission_pb2
+from runlane.v1 import message_pb2, run_pb2, server_service_pb2, session_pb2, submission_pb2
 from runlane.v1 import session_service_pb2 as session_pb
 
 _T = TypeVar("_T")
@@ -59,6 +60,8 @@ def session(record: session_pb2.Session) -> m.Session:
         etag=record.etag,
         create_time=to_datetime(record, "create_time"),
         update_time=to_datetime(record, "update_time"),
+        parent_run_id=record.parent_run_id or None,
+        compacted_through=record.compacted_through or None,
     )
 
 
@@ -199,6 +202,12 @@ def run(record: run_pb2.Run) -> r.Run:
         stalled=record.stalled,
         recoveries=record.recoveries,
         interaction_id=record.interaction_id or None,
+        waiting_children=(
+            children_wait(record.waiting_children) if record.HasField("waiting_children") else None
+        ),
+        parent=parent_run(record.parent) if record.HasField("parent") else None,
+        ending_cause=optional_member(StopReason, record.ending_cause),
+        live_child_count=record.live_child_count,
         deadline_time=to_datetime(record, "deadline_time"),
         stop_reason=member(StopReason, outcome.stop_reason) if ended else None,
         cause=optional_member(StopReason, outcome.cause),
@@ -214,6 +223,31 @@ def run(record: run_pb2.Run) -> r.Run:
         message_cutoff=outcome.message_cutoff if ended else None,
         create_time=to_datetime(record, "create_time"),
         end_time=to_datetime(record, "end_time"),
+    )
+
+
+def parent_run(record: run_pb2.ParentRun) -> r.ParentRun:
+    """Reads where a child run comes from."""
+    return r.ParentRun(
+        run_id=record.run_id,
+        session_id=record.session_id,
+        tool_call_id=record.tool_call_id,
+        depth=record.depth,
+    )
+
+
+def children_wait(record: run_pb2.ChildrenWait) -> r.ChildrenWait:
+    """Reads a wait for child runs."""
+    return r.ChildrenWait(mode=member(ChildrenMode, record.mode), run_ids=tuple(record.run_ids))
+
+
+def summary(record: message_pb2.Summary) -> m.Summary:
+    """Reads a summary."""
+    return m.Summary(
+        text=record.text,
+        through_message_number=record.through_message_number,
+        model=record.model,
+        create_time=to_datetime(record, "create_time"),
     )
 
 
@@ -240,6 +274,7 @@ def tool_call(record: executor_pb.ToolCall) -> r.ToolCall:
         arguments_json=record.arguments_json,
         state=member(ToolCallState, record.state),
         idempotent=record.idempotent,
+        child_run_id=record.child_run_id or None,
         outcome=member(ToolOutcome, result.outcome) if result is not None else None,
         content=content_from_pb(result.content) if result is not None else (),
         create_time=to_datetime(record, "create_time"),

@@ -327,6 +327,14 @@ class ActivationEnd(StrEnum):
     SETTLED = "settled"
 
 
+class ChildrenMode(StrEnum):
+    """How many of its child runs a run waits for."""
+
+    UNKNOWN = "unknown"
+    ANY = "any"
+    ALL = "all"
+
+
 class SessionEventKind(StrEnum):
     """Kinds of events about a session."""
 
@@ -335,6 +343,7 @@ class SessionEventKind(StrEnum):
     SESSION_CLOSED = "session.closed"
     SESSION_REOPENED = "session.reopened"
     SESSION_FORKED = "session.forked"
+    SESSION_COMPACTED = "session.compacted"
     SESSION_DELETED = "session.deleted"
 
 
@@ -359,6 +368,7 @@ class RunEventKind(StrEnum):
     RUN_UNPAUSED = "run.unpaused"
     RUN_RECOVERING = "run.recovering"
     RUN_STALLED = "run.stalled"
+    RUN_ENDING = "run.ending"
     RUN_TERMINAL = "run.terminal"
     ACTIVATION_QUEUED = "activation.queued"
     ACTIVATION_LEASED = "activation.leased"
@@ -375,6 +385,8 @@ class RunEventKind(StrEnum):
     INTERACTION_OPENED = "interaction.opened"
     INTERACTION_ANSWERED = "interaction.answered"
     INTERACTION_CLOSED = "interaction.closed"
+    CHILD_RUN_STARTED = "child_run.started"
+    CHILD_RUN_FINISHED = "child_run.finished"
 
 
 EventKind = SessionEventKind | SubmissionEventKind | RunEventKind
@@ -394,6 +406,7 @@ _SOURCES: Final[dict[type[StrEnum], tuple[EnumDescriptor, str]]] = {
     RunFailureReason: (run_pb2.RunFailure.Reason.DESCRIPTOR, "REASON_"),
     ActivationState: (run_pb2.Activation.State.DESCRIPTOR, "STATE_"),
     ActivationKind: (run_pb2.Activation.Kind.DESCRIPTOR, "KIND_"),
+    ChildrenMode: (run_pb2.ChildrenWait.Mode.DESCRIPTOR, "MODE_"),
     Recovery: (run_pb2.Recovery.DESCRIPTOR, "RECOVERY_"),
     ToolErrorPolicy: (run_pb2.ToolErrorPolicy.DESCRIPTOR, "TOOL_ERROR_POLICY_"),
     ToolCallState: (executor_service_pb2.ToolCall.State.DESCRIPTOR, "STATE_"),

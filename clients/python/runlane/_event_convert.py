@@ -5,7 +5,7 @@ from typing import Any
 from google.protobuf.descriptor import EnumValueDescriptor
 
 from runlane._content import message_from_pb
-from runlane._convert import activation, usage
+from runlane._convert import activation, children_wait, parent_run, usage
 from runlane._enums import (
     ActivationEnd,
     ActivationKind,
@@ -38,6 +38,7 @@ from runlane._event_models import (
     SubmissionEvent,
     UnknownEvent,
 )
+from runlane._interactions import proxy_source
 from runlane._time import to_datetime
 from runlane.v1 import event_pb2 as pb
 
@@ -79,7 +80,18 @@ def _envelope(event: pb.Event) -> dict[str, Any]:
 
 def _session_fields(event: pb.Event, kind: SessionEventKind) -> dict[str, Any]:
     if kind is SessionEventKind.SESSION_CREATED:
-        return {"message_count": event.session_created.message_count}
+        created = event.session_created
+        return {
+            "message_count": created.message_count,
+            "parent_run_id": created.parent_run_id or None,
+        }
+    if kind is SessionEventKind.SESSION_COMPACTED:
+        compacted = event.session_compacted
+        return {
+            "compacted_through": compacted.through_message_number,
+            "usage": usage(compacted.usage),
+            "model": compacted.model,
+        }
     if kind is SessionEventKind.SESSION_UPDATED:
         return {"revision": event.session_updated.revision}
     if kind is SessionEventKind.SESSION_FORKED:
@@ -133,7 +145,11 @@ def _run_fields(event: pb.Event, kind: RunEventKind) -> dict[str, Any]:
     match kind:
         case RunEventKind.RUN_CREATED:
             created = event.run_created
-            return {"submission_id": created.submission_id, "agent": created.agent}
+            return {
+                "submission_id": created.submission_id,
+                "agent": created.agent,
+                "parent": parent_run(created.parent) if created.HasField("parent") else None,
+            }
         case RunEventKind.RUN_CANCELLATION_REQUESTED:
             return {"replaced": event.run_cancellation_requested.replaced}
         case RunEventKind.RUN_TERMINAL:
@@ -146,7 +162,30 @@ def _run_fields(event: pb.Event, kind: RunEventKind) -> dict[str, Any]:
                 "message_cutoff": end.message_cutoff,
             }
         case RunEventKind.RUN_WAITING:
-            return {"interaction_id": event.run_waiting.interaction_id}
+            waiting = event.run_waiting
+            children = children_wait(waiting.children) if waiting.HasField("children") else None
+            return {"interaction_id": waiting.interaction_id, "children": children}
+        case RunEventKind.RUN_ENDING:
+            ending = event.run_ending
+            return {
+                "stop_reason": member(StopReason, ending.stop_reason),
+                "cause": optional_member(StopReason, ending.cause),
+            }
+        case RunEventKind.CHILD_RUN_STARTED:
+            started = event.child_run_started
+            return {
+                "tool_call_id": started.tool_call_id,
+                "child_run_id": started.child_run_id,
+                "child_session_id": started.child_session_id,
+                "agent": started.agent,
+            }
+        case RunEventKind.CHILD_RUN_FINISHED:
+            finished = event.child_run_finished
+            return {
+                "tool_call_id": finished.tool_call_id,
+                "child_run_id": finished.child_run_id,
+                "stop_reason": member(StopReason, finished.stop_reason),
+            }
         case RunEventKind.RUN_RECOVERING:
             return {
                 "recoveries": event.run_recovering.recoveries,
@@ -234,6 +273,7 @@ def _interaction_fields(event: pb.Event, kind: RunEventKind) -> dict[str, Any]:
             "interaction_id": opened.interaction_id,
             "interaction_version": opened.version,
             "interaction_expire_time": to_datetime(opened, "expire_time"),
+            "proxy_for": proxy_source(opened.proxy_for) if opened.HasField("proxy_for") else None,
         }
     if kind is RunEventKind.INTERACTION_ANSWERED:
         answered = event.interaction_answered

@@ -24,7 +24,8 @@ from runlane._enums import (
     SubmitRoute,
     ToolOutcome,
 )
-from runlane._run_models import Activation, Usage
+from runlane._interactions import ProxySource
+from runlane._run_models import Activation, ChildrenWait, ParentRun, Usage
 
 
 class Event(Record):
@@ -67,6 +68,10 @@ class SessionEvent(Event):
         source_session_id: Of a fork, the session that was forked.
         source_run_id: Of a fork, the run at whose end it was forked.
         fork_session_id: Of a fork, the new session.
+        parent_run_id: Of a new session of a child run, the run that started it.
+        compacted_through: Of session.compacted: number of the last message that is covered.
+        usage: Of session.compacted: what the summary took.
+        model: Of session.compacted: the model that wrote it.
     """
 
     kind: SessionEventKind
@@ -75,6 +80,10 @@ class SessionEvent(Event):
     source_session_id: str = ""
     source_run_id: str = ""
     fork_session_id: str = ""
+    parent_run_id: str | None = None
+    compacted_through: int | None = None
+    usage: Usage | None = None
+    model: str = ""
 
 
 class SubmissionEvent(Event):
@@ -109,8 +118,11 @@ class RunEvent(Event):
         agent: Of run.created and activation.queued: the name that executors poll for.
         submission_id: Of run.created and message.appended: the submission.
         replaced: Of run.cancellation_requested: replaced rather than interrupted.
-        stop_reason: Of run.terminal: why it ended.
-        cause: Of run.terminal: what ended it, where its outcome is unknown.
+        parent: Of run.created, where it is a child run: where it comes from.
+        children: Of run.waiting, where it waits for child runs: which.
+        stop_reason: Of run.terminal and child_run.finished: why it ended; of run.ending: what
+            it will end with.
+        cause: Of run.terminal and run.ending: what ended it, where its outcome is unknown.
         failure_reason: Of run.terminal: what kind of failure.
         output_message_number: Of run.terminal: number of its answer.
         message_cutoff: Of run.terminal: number of the session's last message.
@@ -129,7 +141,7 @@ class RunEvent(Event):
         usage: Of model_step.committed: what it used.
         model: Of model_step.committed: the model that answered.
         finish_reason: Of model_step.committed: why the model stopped.
-        tool_call_id: Of tool_call kinds: the call.
+        tool_call_id: Of tool_call and child_run kinds: the call.
         tool_name: Of tool_call.prepared: the tool.
         tool_ordinal: Of tool_call.prepared: place in its batch.
         idempotent: Of tool_call.claimed: whether it may be run again.
@@ -138,12 +150,17 @@ class RunEvent(Event):
         interaction_version: Of interaction kinds: its version.
         interaction_expire_time: Of interaction.opened: when it expires.
         close_reason: Of interaction.closed: why it ended without an answer.
+        proxy_for: Of interaction.opened, where it is a proxy: the question that it shows.
+        child_run_id: Of child_run kinds: the child run.
+        child_session_id: Of child_run.started: its session.
     """
 
     kind: RunEventKind
     agent: str = ""
     submission_id: str = ""
     replaced: bool = False
+    parent: ParentRun | None = None
+    children: ChildrenWait | None = None
     stop_reason: StopReason | None = None
     cause: StopReason | None = None
     failure_reason: RunFailureReason | None = None
@@ -172,6 +189,9 @@ class RunEvent(Event):
     interaction_version: int | None = None
     interaction_expire_time: datetime | None = None
     close_reason: InteractionCloseReason | None = None
+    proxy_for: ProxySource | None = None
+    child_run_id: str = ""
+    child_session_id: str = ""
 
 
 class UnknownEvent(Event):

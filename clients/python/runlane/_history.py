@@ -69,7 +69,10 @@ class SessionHistory:
         if header is None or len(messages) != header.message_count:
             raise RunlaneError(f"the history at run {run_id} came incomplete")
         return HistoryAtRun(
-            run=convert.run(header.run), messages=tuple(messages), digest=header.digest
+            run=convert.run(header.run),
+            messages=tuple(messages),
+            digest=header.digest,
+            summary=convert.summary(header.summary) if header.HasField("summary") else None,
         )
 
     async def fork(
@@ -105,6 +108,7 @@ class SessionHistory:
         Raises:
             RunNotFound: There is no such run.
             RunNotTerminal: It has not ended.
+            RunNotTopLevel: It is a child run.
             SessionExists: The id of the new session is taken.
             ValueError: Options or metadata without an input.
         """
@@ -152,6 +156,7 @@ class SessionHistory:
         )
         return Lineage(
             ancestors=tuple(convert.fork_source(source) for source in answer.ancestors),
+            parents=tuple(map(convert.parent_run, answer.parents)),
             forks=convert.page(map(convert.session, answer.forks), answer.next_page_token),
         )
 

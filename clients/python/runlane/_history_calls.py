@@ -60,7 +60,7 @@ class HistoryCalls:
             state: Only sessions in this state, a `SessionState` or its word.
             created_from: Only sessions created at this time or later.
             created_before: Only sessions created before this time.
-            roots_only: Only sessions that are not forks.
+            roots_only: Only sessions that are neither forks nor of child runs.
             order: `created_desc`, `created_asc` or `updated_desc`.
 
         Raises:
@@ -107,6 +107,23 @@ class HistoryCalls:
             phases=[run_pb2.Run.Phase.ValueType(number_of(RunPhase, phase)) for phase in phases],
         )
         answer = await self._caller.unary(self._caller.stubs.history.ListRuns, request)
+        return convert.page(map(convert.run, answer.runs), answer.next_page_token)
+
+    async def list_child_runs(
+        self, run_id: str, *, after: str | None = None, limit: int = 50
+    ) -> Page[Run]:
+        """Lists the direct child runs of a run, ascending by creation.
+
+        Args:
+            run_id: The parent.
+            after: The `next_cursor` of the page before; None: the first page.
+            limit: How many; above 1,000 cut to it.
+
+        Raises:
+            RunNotFound: There is no such run.
+        """
+        request = pb.ListChildRunsRequest(run_id=run_id, page_size=limit, page_token=after or "")
+        answer = await self._caller.unary(self._caller.stubs.history.ListChildRuns, request)
         return convert.page(map(convert.run, answer.runs), answer.next_page_token)
 
     async def get_run(self, run_id: str, *, session_id: str = "") -> Run:

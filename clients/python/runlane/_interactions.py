@@ -155,6 +155,20 @@ _Decided: TypeAlias = bool | tuple[bool, str]
 Answer: TypeAlias = str | _Decided | Mapping[str, Any] | InteractionAnswer
 
 
+class ProxySource(Record):
+    """The question that a proxy shows: that of the run that asks, however deep it is.
+
+    Attributes:
+        run_id: The run that asks.
+        interaction_id: Its interaction.
+        session_id: Its session.
+    """
+
+    run_id: str
+    interaction_id: str
+    session_id: str
+
+
 class Interaction(Record):
     """A question that a run waits for, and what became of it.
 
@@ -168,6 +182,8 @@ class Interaction(Record):
         prompt: The question; None where it is left out.
         answer: The answer; None unless it was answered.
         close_reason: Why it ended without one.
+        proxy_for: Of a proxy, the question of a child run that it shows: an answer to it is
+            one to that question.
         expire_time: When it expires, which ends its run; None: never.
         create_time: When it was opened.
         settle_time: When it was answered or closed.
@@ -182,6 +198,7 @@ class Interaction(Record):
     prompt: Prompt | None
     answer: InteractionAnswer | None
     close_reason: InteractionCloseReason | None
+    proxy_for: ProxySource | None
     expire_time: datetime | None
     create_time: datetime | None
     settle_time: datetime | None
@@ -205,9 +222,19 @@ def interaction_from_pb(record: pb.Interaction) -> Interaction:
         prompt=prompt_from_pb(record.prompt),
         answer=_answer_from_pb(record.answer),
         close_reason=optional_member(InteractionCloseReason, record.close_reason),
+        proxy_for=proxy_source(record.proxy_for) if record.HasField("proxy_for") else None,
         expire_time=to_datetime(record, "expire_time"),
         create_time=to_datetime(record, "create_time"),
         settle_time=to_datetime(record, "settle_time"),
+    )
+
+
+def proxy_source(record: pb.ProxySource) -> ProxySource:
+    """Reads the question that a proxy shows."""
+    return ProxySource(
+        run_id=record.run_id,
+        interaction_id=record.interaction_id,
+        session_id=record.session_id,
     )
 
 

@@ -18,7 +18,7 @@ from runlane._enums import (
     SubmitRoute,
 )
 from runlane._interactions import Interaction
-from runlane._run_models import Run
+from runlane._run_models import ParentRun, Run
 
 _T = TypeVar("_T")
 
@@ -52,6 +52,8 @@ class Session(Record):
         etag: Tag of the record, for `Client.update_session`.
         create_time: When it was created.
         update_time: When the revision last grew.
+        parent_run_id: Of the session of a child run, the run that started it.
+        compacted_through: Number of the last message that its summary covers; None: it has none.
     """
 
     session_id: str
@@ -67,6 +69,8 @@ class Session(Record):
     etag: str
     create_time: datetime | None
     update_time: datetime | None
+    parent_run_id: str | None
+    compacted_through: int | None
 
 
 class Submission(Record):
@@ -266,6 +270,22 @@ class ForkPoint(Record):
     end_time: datetime | None
 
 
+class Summary(Record):
+    """What stands for the first messages of a history when a model is asked.
+
+    Attributes:
+        text: The summary.
+        through_message_number: Number of the last message that it covers.
+        model: The model that wrote it, as its executor named it.
+        create_time: When it was recorded.
+    """
+
+    text: str
+    through_message_number: int
+    model: str
+    create_time: datetime | None
+
+
 class HistoryAtRun(Record):
     """The whole committed history at the end of a run.
 
@@ -273,11 +293,14 @@ class HistoryAtRun(Record):
         run: The run.
         messages: The messages, from the first of the session.
         digest: Histories with equal digests hold the same messages.
+        summary: What the model saw in place of the first messages when the run ended; None:
+            it saw them.
     """
 
     run: Run
     messages: tuple[Message, ...]
     digest: str
+    summary: Summary | None
 
 
 class Fork(Record):
@@ -313,9 +336,11 @@ class Lineage(Record):
     Attributes:
         ancestors: From the direct source to the root.
         forks: A page of the sessions that were forked from it directly.
+        parents: Of the session of a child run: from its parent to the top-level run.
     """
 
     ancestors: tuple[ForkSource, ...]
+    parents: tuple[ParentRun, ...]
     forks: Page[Session]
 
 

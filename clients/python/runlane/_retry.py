@@ -85,6 +85,7 @@ POLICIES: Final[dict[type[Message], Policy]] = {
     session_pb.ListAgentsRequest: _PLAIN,
     history_pb.ListSessionsRequest: _PLAIN,
     history_pb.ListRunsRequest: _PLAIN,
+    history_pb.ListChildRunsRequest: _PLAIN,
     history_pb.GetRunRequest: _PLAIN,
     history_pb.WaitRunRequest: _WAITS,
     history_pb.ListSubmissionsRequest: _PLAIN,

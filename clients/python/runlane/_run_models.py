@@ -11,6 +11,7 @@ from runlane._content import Block, Message, Record, text_of
 from runlane._enums import (
     ActivationKind,
     ActivationState,
+    ChildrenMode,
     Recovery,
     RunFailureReason,
     RunPhase,
@@ -124,6 +125,34 @@ class RunFailure(Record):
     retryable: bool
 
 
+class ParentRun(Record):
+    """Where a child run comes from.
+
+    Attributes:
+        run_id: The run that started it.
+        session_id: The session of that run.
+        tool_call_id: The tool call that it is the answer to.
+        depth: Parents above it, from 1.
+    """
+
+    run_id: str
+    session_id: str
+    tool_call_id: str
+    depth: int
+
+
+class ChildrenWait(Record):
+    """The child runs that a run waits for.
+
+    Attributes:
+        mode: How many of them have to end.
+        run_ids: They.
+    """
+
+    mode: ChildrenMode
+    run_ids: tuple[str, ...]
+
+
 class Run(Record):
     """One logical task started by one input.
 
@@ -144,7 +173,11 @@ class Run(Record):
         pause_requested: Whether a pause was asked for and no boundary has taken it yet.
         stalled: Whether its lease ran out under recovery `manual`: it waits to be restored.
         recoveries: Recoveries since its last progress.
-        interaction_id: The interaction that it waits for; None unless it waits.
+        interaction_id: The interaction that it waits for; None unless it waits for one.
+        waiting_children: The child runs that it waits for; None unless it does.
+        parent: Where it comes from, where it is a child run.
+        ending_cause: What it will end with once its child runs have; None unless it is ending.
+        live_child_count: Child runs of it that have not ended.
         deadline_time: When it ends for want of time; None: never.
         stop_reason: Why it ended; None while it lives.
         cause: What ended it, where the stop reason is `outcome_unknown`.
@@ -173,6 +206,10 @@ class Run(Record):
     stalled: bool
     recoveries: int
     interaction_id: str | None
+    waiting_children: ChildrenWait | None
+    parent: ParentRun | None
+    ending_cause: StopReason | None
+    live_child_count: int
     deadline_time: datetime | None
     stop_reason: StopReason | None
     cause: StopReason | None
@@ -250,6 +287,7 @@ class ToolCall(Record):
         arguments_json: The arguments as JSON; empty where they are malformed.
         state: How far it got.
         idempotent: Whether it was claimed as one that may be run again.
+        child_run_id: The child run that will answer it, or has; None: there is none.
         outcome: What became of it; None until it is committed.
         content: Its result.
         create_time: When its step was committed.
@@ -264,6 +302,7 @@ class ToolCall(Record):
     arguments_json: str
     state: ToolCallState
     idempotent: bool
+    child_run_id: str | None
     outcome: ToolOutcome | None
     content: tuple[Block, ...]
     create_time: datetime | None

@@ -23,14 +23,17 @@
     |   +-- SessionIdle
     |   +-- SessionClosed
     |   +-- SessionLive
+    |   +-- ChildSession
     |   +-- RunNotCurrent
     |   +-- RunNotTerminal
+    |   +-- RunNotTopLevel
     |   +-- RunTerminal
     |   +-- RunCancelling
     |   +-- InteractionClosed
     |   +-- InteractionConflict
     |   +-- SubmissionSettled
     |   +-- CallUnresolved
+    |   +-- CallHasChild
     |   +-- StaleActivation
     |   +-- RevisionMismatch
     |   +-- EtagMismatch
@@ -287,6 +290,15 @@ class SessionLive(ServiceError):
     REASON = "SESSION_LIVE"
 
 
+class ChildSession(ServiceError):
+    """The session is that of a child run: it takes steers and answers alone.
+
+    Metadata: parent_run_id.
+    """
+
+    REASON = "CHILD_SESSION"
+
+
 class RunNotCurrent(ServiceError):
     """Target_run_id is not the live run.
 
@@ -305,6 +317,15 @@ class RunNotTerminal(ServiceError):
     REASON = "RUN_NOT_TERMINAL"
 
 
+class RunNotTopLevel(ServiceError):
+    """The run is a child run, which is no fork point.
+
+    Metadata: run_id.
+    """
+
+    REASON = "RUN_NOT_TOP_LEVEL"
+
+
 class RunTerminal(ServiceError):
     """The run has ended.
 
@@ -315,9 +336,9 @@ class RunTerminal(ServiceError):
 
 
 class RunCancelling(ServiceError):
-    """Cancellation of the run was requested.
+    """Cancellation of the run was requested, or it is ending.
 
-    Metadata: run_id.
+    Metadata: run_id, cause (what it will end with; only of a run that is ending).
     """
 
     REASON = "RUN_CANCELLING"
@@ -357,6 +378,15 @@ class CallUnresolved(ServiceError):
     """
 
     REASON = "CALL_UNRESOLVED"
+
+
+class CallHasChild(ServiceError):
+    """A child run will answer the call.
+
+    Metadata: tool_call_id, run_id (of the child run), operation_index.
+    """
+
+    REASON = "CALL_HAS_CHILD"
 
 
 class StaleActivation(ServiceError):
