@@ -6,7 +6,7 @@ It decides nothing: an activation is leased by a commit on its session alone.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from runlane_server.core.model import SessionKey
@@ -25,6 +25,8 @@ SEEN_SECONDS = 60
 EXECUTORS_MAX = 10_000
 """Executors that are remembered; the one that polled longest ago is forgotten first."""
 
+DRAINED_MAX = 10_000
+"""Drained executors that are remembered; the one drained longest ago is forgotten first."""
 
 LANES_MAX = 10_000
 """Agents that are remembered; beyond it those that are idle are forgotten, oldest first."""
@@ -50,6 +52,35 @@ class ExecutorSeen:
     polling: int = 0
 
 
+class Drained:
+    """(namespace, executor_id) of executors that take no more, up to `DRAINED_MAX`.
+
+    One that was forgotten is given work again if it still polls. None should: an id is made
+    for a process, and a process that drains polls no more once it was told so.
+    """
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def __contains__(self, name: tuple[str, str]) -> bool:
+        return name in self._names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def add(self, name: tuple[str, str]) -> None:
+        """Remembers one; drained again, it counts as drained now."""
+        self._names[name] = None
+        self._names.move_to_end(name)
+        if len(self._names) > DRAINED_MAX:
+            self._names.popitem(last=False)
+
+    def update(self, names: Iterable[tuple[str, str]]) -> None:
+        """Remembers many."""
+        for name in names:
+            self.add(name)
+
+
 @dataclass(slots=True)
 class _Lane:
     """What waits for one agent of one namespace, and who waits for it."""
@@ -69,7 +100,7 @@ class Dispatch:
         self._leases: dict[str, LiveLease] = {}
         self._backing_off: dict[str, Waiting] = {}
         self.executors: OrderedDict[tuple[str, str], ExecutorSeen] = OrderedDict()
-        self.drained: set[tuple[str, str]] = set()
+        self.drained = Drained()
 
     def load(self, queued: Sequence[QueuedActivation], leases: Sequence[LiveLease]) -> None:
         """Takes in what the store holds at start."""

@@ -7,13 +7,15 @@ or twice changes no outcome: what is due is decided from the state.
 import asyncio
 import heapq
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import structlog
 
 from runlane_server.core.model import SessionKey
 from runlane_server.core.rows import (
+    ActivationDequeued,
     ActivationQueued,
     LeaseDropped,
     LeasePut,
@@ -34,6 +36,9 @@ LONGEST_SLEEP = 60.0
 AT_ONCE = 256
 """Alarms that are handled together."""
 
+DEAD_MIN = 1024
+"""Entries of cleared or moved alarms that may be about however few alarms are set."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -52,6 +57,19 @@ class Alarm:
     backoff: bool = False
     notice: StoredNotice | None = None
 
+    @property
+    def name(self) -> Hashable:
+        """What it is an alarm of: at most one of a name is set."""
+        if self.kind is not None:
+            return self.key, self.kind
+        if self.notice is not None:
+            return self.key, self.notice.kind, self.notice.cause
+        return self.activation_id, self.backoff
+
+
+# When it is due, in the order of setting where that is the same.
+_Entry: TypeAlias = tuple[int, int, Alarm]
+
 
 class Timers:
     """Fires alarms when they are due."""
@@ -65,10 +83,11 @@ class Timers:
         """
         self._clock = clock
         self._fire = fire
-        self._heap: list[tuple[int, int, Alarm]] = []
+        self._heap: list[_Entry] = []
         self._count = itertools.count()
-        # When the alarm of each lease rings; others of it that are still about are old.
-        self._leases: dict[str, int] = {}
+        # The entry that counts of each alarm, by its name; what else the heap has of it is
+        # dead. One that is being handled stays until that is done.
+        self._set: dict[Hashable, _Entry] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -81,39 +100,42 @@ class Timers:
     ) -> None:
         """Takes in what the store holds at start."""
         for notice in notices:
-            self._push(0, Alarm(notice.key, None, notice=notice))
+            self._put_notice(notice)
         for one in queued:
             if one.not_before:
-                self._push(one.not_before, Alarm(one.key, None, one.activation_id, backoff=True))
+                self._put(one.not_before, Alarm(one.key, None, one.activation_id, backoff=True))
         for timer in timers:
-            self._push(timer.due_time, Alarm(timer.key, timer.kind))
+            self._put(timer.due_time, Alarm(timer.key, timer.kind))
         for lease in leases:
-            self._set_lease(lease.key, lease.activation_id, lease.expire_time)
+            self._put_sooner(lease.expire_time, Alarm(lease.key, None, lease.activation_id))
 
     def committed(self, key: SessionKey, rows: Sequence[Row]) -> None:
         """Takes in what a commit changed."""
         for row in rows:
             if isinstance(row, TimerSet):
-                # A cleared timer fires once for nothing; that is cheaper than to look for it.
-                if row.due_time is not None:
-                    self._push(row.due_time, Alarm(key, row.kind))
+                alarm = Alarm(key, row.kind)
+                if row.due_time is None:
+                    self._clear(alarm)
+                else:
+                    self._put(row.due_time, alarm)
             elif isinstance(row, LeasePut):
-                self._set_lease(key, row.activation_id, row.expire_time)
+                self._put_sooner(row.expire_time, Alarm(key, None, row.activation_id))
+            elif isinstance(row, LeaseDropped):
+                self._clear(Alarm(key, None, row.activation_id))
             elif isinstance(row, ActivationQueued):
                 if row.not_before:
-                    alarm = Alarm(key, None, row.activation_id, backoff=True)
-                    self._push(row.not_before, alarm)
+                    self._put(row.not_before, Alarm(key, None, row.activation_id, backoff=True))
+            elif isinstance(row, ActivationDequeued):
+                self._clear(Alarm(key, None, row.activation_id, backoff=True))
             elif isinstance(row, NoticePut):
                 told = SessionKey(key.namespace, row.session_id)
-                notice = StoredNotice(told, row.kind, row.cause)
-                self._push(0, Alarm(told, None, notice=notice))
-            elif isinstance(row, LeaseDropped):
-                self._leases.pop(row.activation_id, None)
+                self._put_notice(StoredNotice(told, row.kind, row.cause))
 
     def renewed(self, key: SessionKey, activation_id: str, expire_time: int) -> None:
         """Takes in a heartbeat: only one that ends its lease sooner moves the alarm."""
-        if activation_id in self._leases:
-            self._set_lease(key, activation_id, expire_time)
+        alarm = Alarm(key, None, activation_id)
+        if alarm.name in self._set:
+            self._put_sooner(expire_time, alarm)
 
     def start(self) -> None:
         """Begins to fire."""
@@ -126,27 +148,42 @@ class Timers:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    def _set_lease(self, key: SessionKey, activation_id: str, expire_time: int) -> None:
-        """Sets the alarm of a lease, unless it rings sooner: then it finds the new end."""
-        if expire_time < self._leases.get(activation_id, expire_time + 1):
-            self._leases[activation_id] = expire_time
-            self._push(expire_time, Alarm(key, None, activation_id))
-
-    def _push(self, due_time: int, alarm: Alarm) -> None:
-        heapq.heappush(self._heap, (due_time, next(self._count), alarm))
+    def _put(self, due_time: int, alarm: Alarm) -> None:
+        """Sets an alarm; another of its name is moved."""
+        entry = (due_time, next(self._count), alarm)
+        self._set[alarm.name] = entry
+        heapq.heappush(self._heap, entry)
+        if len(self._heap) > 2 * len(self._set) + DEAD_MIN:
+            # More than half is dead: what this costs was paid for by as many pushes.
+            self._heap = [one for one in self._heap if self._set.get(one[2].name) is one]
+            heapq.heapify(self._heap)
         self._wake.set()
+
+    def _put_notice(self, notice: StoredNotice) -> None:
+        """Sets the alarm of a notice; one that is put again while it is applied rings again."""
+        self._put(0, Alarm(notice.key, None, notice=notice))
+
+    def _put_sooner(self, due_time: int, alarm: Alarm) -> None:
+        """Sets an alarm, unless it rings sooner: then it finds out when it is due."""
+        entry = self._set.get(alarm.name)
+        if entry is None or due_time < entry[0]:
+            self._put(due_time, alarm)
+
+    def _clear(self, alarm: Alarm) -> None:
+        self._set.pop(alarm.name, None)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             self._wake.clear()
             now = self._clock.now()
-            due: list[tuple[int, Alarm]] = []
+            due: list[_Entry] = []
             while self._heap and self._heap[0][0] <= now and len(due) < AT_ONCE:
-                due_time, _, alarm = heapq.heappop(self._heap)
-                due.append((due_time, alarm))
+                entry = heapq.heappop(self._heap)
+                if self._set.get(entry[2].name) is entry:
+                    due.append(entry)
             # Together, so that a thousand leases that end at once share their commits.
-            await asyncio.gather(*(self._handle(*one) for one in due))
+            await asyncio.gather(*(self._handle(one) for one in due))
             wait = LONGEST_SLEEP
             if self._heap:
                 wait = min(wait, max(0.001, (self._heap[0][0] - self._clock.now()) / 1_000_000))
@@ -154,18 +191,17 @@ class Timers:
             await self._wake.wait()
             timer.cancel()
 
-    async def _handle(self, due_time: int, alarm: Alarm) -> None:
-        lease = alarm.kind is None and not alarm.backoff and alarm.notice is None
-        if lease and self._leases.get(alarm.activation_id) != due_time:
+    async def _handle(self, entry: _Entry) -> None:
+        alarm = entry[2]
+        if self._set.get(alarm.name) is not entry:
+            # The commit of another one that was due has cleared it.
             return
         try:
             again = await self._fire(alarm)
         except Exception as error:  # noqa: BLE001 - an alarm must not stop the clock
             log.warning("timer failed, it fires again", kind=alarm.kind, error=repr(error))
             again = self._clock.now() + RETRY
-        if lease:
-            self._leases.pop(alarm.activation_id, None)
-            if again is not None:
-                self._set_lease(alarm.key, alarm.activation_id, again)
-        elif again is not None:
-            self._push(again, alarm)
+        if self._set.get(alarm.name) is entry:
+            self._clear(alarm)
+        if again is not None:
+            self._put_sooner(again, alarm)

@@ -156,3 +156,16 @@ async def test_agents_that_nothing_waits_for_are_forgotten_beyond_a_bound(monkey
     known = dispatch.agents("default")
     assert len(known) <= 10
     assert "agent-99" in [name for name, *_ in known]
+
+
+def test_drained_executors_are_forgotten_beyond_a_bound(monkeypatch):
+    monkeypatch.setattr("runlane_server.runtime.dispatch.DRAINED_MAX", 10)
+    drained = Dispatch().drained
+    drained.update(("default", f"x{number}") for number in range(10))
+    drained.add(("default", "x0"))
+    drained.add(("default", "x10"))
+    assert len(drained) == 10
+    assert ("default", "x0") in drained, "it was drained again since"
+    assert ("default", "x1") not in drained
+    assert ("default", "x10") in drained
+    assert ("other", "x10") not in drained

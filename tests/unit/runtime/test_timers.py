@@ -1,10 +1,18 @@
 """The alarm clock: due, early, late and failing alarms, and waits that end."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from runlane_server.app.waiting import wait_for_end
-from runlane_server.core.rows import ActivationQueued, LeaseDropped, LeasePut, TimerSet
+from runlane_server.core.model import SessionKey
+from runlane_server.core.rows import (
+    ActivationDequeued,
+    ActivationQueued,
+    LeaseDropped,
+    LeasePut,
+    TimerSet,
+)
 from runlane_server.core.words import TimerKind
 from runlane_server.runtime.timers import Timers
 from runlane_server.store.base import LiveLease, QueuedActivation, StoredTimer
@@ -130,6 +138,66 @@ async def test_an_alarm_that_fails_fires_again_and_stops_no_other():
     it.clock.advance(SECOND)
     assert await it.look() == [(None, "act_1")]
     await it.timers.close()
+
+
+@pytest.mark.asyncio
+async def test_a_timer_that_was_cleared_or_moved_does_not_fire():
+    it = Fires()
+    now = it.clock.now()
+    it.timers.start()
+    it.timers.committed(KEY, [TimerSet(TimerKind.DEADLINE, now + SECOND), TimerSet(TimerKind.GRACE, now + SECOND)])  # fmt: skip
+    it.timers.committed(KEY, [TimerSet(TimerKind.DEADLINE, None), TimerSet(TimerKind.GRACE, now + 2 * SECOND)])  # fmt: skip
+    it.timers.committed(KEY, [ActivationQueued("act_1", "run_1", "main", now, now + SECOND), ActivationDequeued("act_1")])  # fmt: skip
+    it.clock.advance(SECOND)
+    assert await it.look() == []
+    it.clock.advance(SECOND)
+    assert await it.look() == [(TimerKind.GRACE, "")]
+    await it.timers.close()
+
+
+@pytest.mark.asyncio
+async def test_what_is_set_while_an_alarm_is_handled_is_kept():
+    it = Fires()
+    now = it.clock.now()
+    rings = [now + SECOND, now + 3 * SECOND, None]
+
+    async def fire(alarm):
+        it.fired.append((alarm.kind, alarm.activation_id))
+        if len(rings) == 3:
+            it.timers.committed(KEY, [TimerSet(TimerKind.GRACE, now + 2 * SECOND)])
+        return rings.pop(0)
+
+    it.timers._fire = fire
+    it.timers.committed(KEY, [TimerSet(TimerKind.GRACE, now)])
+    it.timers.start()
+    assert await it.look() == [(TimerKind.GRACE, "")]
+    it.clock.advance(SECOND)
+    assert await it.look() == [(TimerKind.GRACE, "")]
+    it.clock.advance(SECOND)
+    assert await it.look() == [], "that alarm was moved to be sooner"
+    it.clock.advance(SECOND)
+    assert await it.look() == [(TimerKind.GRACE, "")]
+    await it.timers.close()
+
+
+@pytest.mark.parametrize("kind", ["timer", "moved timer", "lease", "back-off"])
+def test_what_was_cleared_takes_no_room(kind, monkeypatch):
+    """A session with a deadline in a month that ends at once leaves nothing behind."""
+    monkeypatch.setattr("runlane_server.runtime.timers.DEAD_MIN", 16)
+    it = Fires()
+    far = it.clock.now() + 30 * 86_400 * SECOND
+    it.timers.committed(KEY, [TimerSet(TimerKind.SWEEP, far)])
+    for number in range(1000):
+        key, act = SessionKey("default", f"ses_{number}"), f"act_{number}"
+        rows = {
+            "timer": [TimerSet(TimerKind.DEADLINE, far), TimerSet(TimerKind.DEADLINE, None)],
+            "moved timer": [TimerSet(TimerKind.DEADLINE, far - number)],
+            "lease": [replace(_lease(far), activation_id=act), LeaseDropped(act)],
+            "back-off": [ActivationQueued(act, "run_1", "main", 1, far), ActivationDequeued(act)],
+        }[kind]
+        it.timers.committed(KEY if kind == "moved timer" else key, rows)
+    assert len(it.timers._heap) <= 32
+    assert len(it.timers._set) <= 2
 
 
 @pytest.mark.asyncio
