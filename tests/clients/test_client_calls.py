@@ -51,11 +51,14 @@ def failing(times: int, fail, then):
     return handler
 
 
-@pytest.mark.parametrize("reason", [None, "DRAINING", "STORE_UNAVAILABLE"])
+@pytest.mark.parametrize("reason", [None, "CANCELLED", "DRAINING", "STORE_UNAVAILABLE"])
 async def test_a_mutation_is_repeated_with_its_request_id(server: FakeServer, client, reason):
     async def fail(context):
         if reason is None:
             await context.abort(UNAVAILABLE, "gone")
+        if reason == "CANCELLED":
+            # What a server that goes away may say, though nobody cancelled the call.
+            await context.abort(grpc.StatusCode.CANCELLED, "gone")
         await refuse(context, UNAVAILABLE, reason)
 
     server.handlers["Submit"] = failing(3, fail, answering(submitted()))

@@ -105,12 +105,13 @@ POLICIES: Final[dict[type[Message], Policy]] = {
     server_pb.GetServerInfoRequest: _PLAIN,
 }
 
-_BROKEN: Final = frozenset(
+# Whether the call was taken is open. CANCELLED too: a call that its caller cancels raises
+# CancelledError, so the status is the word of a server or a proxy that goes away.
+_AWAY: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+_BROKEN: Final = _AWAY | frozenset(
     {
-        grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.INTERNAL,
         grpc.StatusCode.UNKNOWN,
-        grpc.StatusCode.CANCELLED,
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.ABORTED,
     }
@@ -124,7 +125,7 @@ def retryable(error: RunlaneError, policy: Policy) -> bool:
             return False
         if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return policy.attempt_timeout is not None
-        return error.code is grpc.StatusCode.UNAVAILABLE
+        return error.code in _AWAY
     return isinstance(error, Draining | StoreUnavailable | StreamEnded)
 
 
