@@ -126,6 +126,46 @@ async def test_a_cancel_comes_by_heartbeat_where_nothing_can_be_watched(script: 
     assert last.finish.WhichOneof("outcome") == "cancelled"
 
 
+@pytest.mark.parametrize("fails", ["service", "transport", "client"])
+async def test_a_watch_that_meets_an_odd_error_still_brings_a_cancel(
+    script: Script, client, monkeypatch, fails
+):
+    """Heartbeats stay silent here: only the stream can bring it."""
+    monkeypatch.setattr("runlane._executor.lease.FIRST_HEARTBEAT", 0.01)
+    watches = script.watch
+
+    async def watch(request, context):
+        if len(script.server.calls["WatchActivation"]) <= 2:
+            if fails == "service":
+                await refuse(context, PRECONDITION, "FEATURE_ODD")
+            if fails == "transport":
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a proxy says no")
+        await watches(request, context)
+
+    if fails == "client":
+        stub, failures = client._caller.stubs.executors, 2
+        real = stub.WatchActivation
+
+        def broken(*args, **settings):
+            nonlocal failures
+            failures -= 1
+            if failures >= 0:
+                raise RuntimeError("odd")
+            return real(*args, **settings)
+
+        monkeypatch.setattr(stub, "WatchActivation", broken)
+    script.server.handlers["WatchActivation"] = watch
+    model = Gated()
+    script.leases.put_nowait(lease())
+    async with running(client, model):
+        await asyncio.wait_for(model.asked.wait(), 10)
+        await script.server.called("WatchActivation", 1 if fails == "client" else 3)
+        assert not model.stopped.is_set()
+        script.control.put_nowait(pb.ActivationControl(cancel_requested=True))
+        last = await script.end()
+    assert last.finish.WhichOneof("outcome") == "cancelled"
+
+
 async def test_a_run_that_is_cancelled_before_its_step_is_settled(script: Script, client):
     grants = script.commit
 

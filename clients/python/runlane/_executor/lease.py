@@ -13,8 +13,8 @@ from runlane._calls import Caller
 from runlane._retry import STREAM_DEADLINE, delay, reopenable
 from runlane._time import to_duration
 from runlane.errors import (
+    ClientClosedError,
     OperationInvalid,
-    RunlaneError,
     RunNotFound,
     ServiceError,
     SessionNotFound,
@@ -36,6 +36,8 @@ _T = TypeVar("_T")
 OUTAGE: Final = 900.0
 # Seconds to give a run back, or to say goodbye to it, when the executor stops.
 PARTING: Final = 5.0
+# The longest pause, in seconds, after an odd error of what keeps a lease.
+_LONGEST_PAUSE: Final = 30.0
 # Seconds that cancelled work may take to stop before its run is settled without it.
 _STOP: Final = 5.0
 _STOPPED: Final = frozenset(
@@ -244,13 +246,25 @@ class Lease:
             self._cancel.set()
 
     async def _guard(self, keeper: Callable[[], Awaitable[None]]) -> None:
-        """Runs a keeper of the lease; a fence that is gone is told to the work."""
-        try:
-            await keeper()
-        except (StaleActivation, RunNotFound, SessionNotFound):
-            self._lost.set()
-        except RunlaneError as error:
-            _LOG.warning("activation %s: %s", self.fence.activation_id, error)
+        """Runs a keeper of the lease; a fence that is gone is told to the work.
+
+        An odd error is no reason to stop: the work goes on, and needs its lease and the word
+        of a cancellation. So the keeper is run again.
+        """
+        pause = min(FIRST_HEARTBEAT, self._duration / 3)
+        while True:
+            try:
+                await keeper()
+            except (StaleActivation, RunNotFound, SessionNotFound):
+                self._lost.set()
+            except ClientClosedError as error:
+                _LOG.warning("activation %s: %s", self.fence.activation_id, error)
+            except Exception as error:  # noqa: BLE001 - see above
+                _LOG.warning("activation %s: %r", self.fence.activation_id, error)
+                await asyncio.sleep(pause)
+                pause = min(_LONGEST_PAUSE, 2 * pause)
+                continue
+            return
 
     async def _heartbeats(self) -> None:
         # The first one confirms the lease, which would end after 10 s otherwise.
@@ -296,12 +310,12 @@ class Lease:
                 return
             finally:
                 call.cancel()
-            if isinstance(failure, ServiceError) and not reopenable(failure, connected=True):
-                raise failure
             if isinstance(failure, TransportError) and (
                 failure.code is grpc.StatusCode.UNIMPLEMENTED
             ):
                 # Heartbeats bring the same, only later.
                 return
+            if not reopenable(failure, connected=True):
+                raise failure
             failures += 1
             await asyncio.sleep(delay(failures, failure))
