@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import pytest
 from client_executor_script import Echo, Gated, Script, lease, running
-from client_fakes import FakeServer
+from client_fakes import FakeServer, answering
 from runlane import (
     Agent,
     Executor,
@@ -13,6 +13,8 @@ from runlane import (
     ModelResponse,
     TransportError,
 )
+from runlane.v1 import executor_service_pb2 as pb
+from support.gate import yielded
 
 pytestmark = pytest.mark.asyncio
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
@@ -96,6 +98,71 @@ async def test_what_makes_no_executor_is_refused(client):
         ModelResponse(text="a", content=["b"])
     named = Executor(client, {"alias": Agent("a", model=Echo())})
     assert "alias" in named._agents
+
+
+@pytest.mark.parametrize("code", ["PERMISSION_DENIED", "UNIMPLEMENTED"])
+async def test_what_runs_is_finished_where_polls_are_refused(script: Script, client, code):
+    leases = script.poll
+    model = Gated()
+
+    async def poll(request, context):
+        if script.leases.empty():
+            await context.abort(grpc.StatusCode[code], "no")
+        return await leases(request, context)
+
+    script.server.handlers["PollActivation"] = poll
+    script.leases.put_nowait(lease())
+    run = asyncio.create_task(
+        Executor(client, Agent("demo", model=model), lease_duration=0.3).run()
+    )
+    await asyncio.wait_for(model.asked.wait(), 10)
+    await script.server.called("PollActivation", 2)
+    beats = len(script.server.calls["Heartbeat"])
+    await script.server.called("Heartbeat", beats + 3)
+    assert not run.done()
+    model.gate.set()
+    with pytest.raises(TransportError) as caught:
+        await asyncio.wait_for(run, 10)
+    assert caught.value.code is grpc.StatusCode[code]
+    assert script.commits[-1].finish.WhichOneof("outcome") == "completed"
+
+
+async def test_closing_stops_what_is_finished_after_a_refusal_and_tells_of_it(script, client):
+    leases = script.poll
+    model = Gated()
+
+    async def poll(request, context):
+        if script.leases.empty():
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "no")
+        return await leases(request, context)
+
+    script.server.handlers["PollActivation"] = poll
+    script.leases.put_nowait(lease())
+    with pytest.raises(TransportError):
+        async with running(client, model) as executor:
+            await asyncio.wait_for(model.asked.wait(), 10)
+            await asyncio.wait_for(asyncio.wait({executor._poller}), 10)
+    assert model.stopped.is_set()
+    assert script.commits[-1].WhichOneof("outcome") == "release"
+
+
+async def test_drain_finishes_what_runs_also_where_a_poll_hangs(script, client, monkeypatch):
+    monkeypatch.setattr("runlane._executor.loop._LAST_POLL", 0.05)
+    model = Gated()
+    executor = Executor(client, Agent("demo", model=model))
+    run = asyncio.create_task(executor.run())
+    script.leases.put_nowait(lease())
+    await asyncio.wait_for(model.asked.wait(), 10)
+    script.server.handlers["DrainExecutor"] = answering(pb.DrainExecutorResponse())
+    drain = asyncio.create_task(executor.drain())
+    await asyncio.wait_for(asyncio.wait({executor._poller}), 10)
+    await yielded()
+    assert not drain.done()
+    assert not model.stopped.is_set()
+    model.gate.set()
+    await asyncio.wait_for(drain, 10)
+    await asyncio.wait_for(run, 10)
+    assert script.commits[-1].finish.WhichOneof("outcome") == "completed"
 
 
 async def test_a_drain_that_cannot_be_told_still_takes_no_more(script: Script, client):

@@ -109,6 +109,7 @@ class Executor:
     async def run(self) -> None:
         """Polls and works until it is drained.
 
+        Where the polls are refused for good, what runs is finished before this raises.
         Where this is cancelled, what runs is given back, for others to take at once.
 
         Raises:
@@ -117,14 +118,17 @@ class Executor:
         """
         if self._poller is not None:
             raise RuntimeError("the executor runs already; make another one")
-        self._poller = asyncio.create_task(self._open_and_poll())
+        poller = self._poller = asyncio.create_task(self._open_and_poll())
         try:
-            await asyncio.shield(self._poller)
+            await asyncio.wait({poller})
+            error = None if poller.cancelled() else poller.exception()
+            if error is not None and self._work:
+                _LOG.error("no more is polled, what runs is finished: %s", error)
+            # Whoever drains waits for it too, and whoever closes stops it.
             while self._work:
                 await asyncio.wait(self._work)
-        except asyncio.CancelledError:
-            if not self._poller.cancelled():
-                raise
+            if error is not None:
+                raise error
         finally:
             await self._stop(release=True)
             for toolbox in self._toolboxes.values():
@@ -161,7 +165,9 @@ class Executor:
         await self._stop(release=release)
         background, self._background = self._background, None
         if background is not None:
-            background.cancel()
+            if self._poller is None:
+                # It has not begun; else it ends by itself now.
+                background.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await background
 

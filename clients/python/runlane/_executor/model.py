@@ -25,7 +25,9 @@ class ModelRequest:
         session_id: Its session.
         step: The model step, from 1 in its run.
         attempt: The attempt, from 1 in its run.
-        model_stream_id: Names this request; the same step asked again has another.
+        model_stream_id: Names what is streamed for this step. It stays the same where the step
+            is asked again before it was committed, as after a loss of the executor; the
+            deltas and the message of the step carry it.
         tools: What the model may ask for.
     """
 
