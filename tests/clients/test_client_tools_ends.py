@@ -3,9 +3,10 @@
 import asyncio
 import time
 
+import grpc
 import pytest
 from client_executor_script import lease
-from client_fakes import FakeServer
+from client_fakes import FakeServer, refuse
 from client_tool_script import (
     ERROR,
     OK,
@@ -18,6 +19,7 @@ from client_tool_script import (
 from runlane import tool
 from runlane.v1 import executor_service_pb2 as pb
 from runlane.v1 import run_pb2
+from support.gate import yielded
 
 pytestmark = pytest.mark.asyncio
 
@@ -192,3 +194,95 @@ async def test_closing_keeps_results_and_cannot_give_back_what_is_claimed(script
     assert time.monotonic() - before < 10
     assert script.kinds()[2:] == [["results"], ["release"]]
     assert script.said("yields_up") == "in time"
+
+
+async def test_closing_keeps_more_results_than_one_commit_takes(script, client):
+    started = asyncio.Semaphore(0)
+
+    async def yields_up(number: int) -> str:
+        started.release()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "x" * (1_000_000 if number < 10 else 1)
+
+    takes = script.commit
+
+    async def commit(request, context):
+        if request.ByteSize() > 4_000_000:
+            await refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "MESSAGE_TOO_LARGE")
+        return await takes(request, context)
+
+    script.server.handlers["Commit"] = commit
+    script.leases.put_nowait(lease())
+    calls = [call("yields_up", f"c{number}", number=number) for number in range(80)]
+    async with equipped(client, Turns(calls), [yields_up]):
+        async with asyncio.timeout(10):
+            for _ in calls:
+                await started.acquire()
+    assert len(script.results()) == 80
+    assert script.kinds()[-1] == ["release"]
+
+
+async def test_closing_amid_portions_sends_what_is_left_and_nothing_twice(script, client):
+    on_its_way, go_on = asyncio.Event(), asyncio.Event()
+    takes = script.commit
+
+    async def commit(request, context):
+        if request.operations[:1] and request.operations[0].HasField("commit_tool_results"):
+            on_its_way.set()
+            await go_on.wait()
+        return await takes(request, context)
+
+    script.server.handlers["Commit"] = commit
+    script.leases.put_nowait(lease())
+    calls = [call("add", f"c{number}", a=number, b=1) for number in range(70)]
+    async with equipped(client, Turns(calls), [add]) as executor:
+        await asyncio.wait_for(on_its_way.wait(), 10)
+        closing = asyncio.create_task(executor.aclose())
+        await yielded()
+        go_on.set()
+        await asyncio.wait_for(closing, 10)
+    sent = [
+        len(operation.commit_tool_results.results)
+        for commit in script.server.calls["Commit"]
+        for operation in commit.operations
+        if operation.HasField("commit_tool_results")
+    ]
+    assert sum(sent) == len(script.results()) == 70
+    assert script.kinds()[-1] == ["release"]
+
+
+async def test_a_cancel_amid_a_commit_one_by_one_sends_no_fact_twice(script: ToolScript, client):
+    takes = script.commit
+
+    async def commit(request, context):
+        kinds = [one.WhichOneof("operation") for one in request.operations]
+        if kinds == ["commit_tool_results", "reserve_model_step"]:
+            script.commits.append(request)
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "OPERATION_INVALID")
+        answer = await takes(request, context)
+        script.cancel = script.cancel or kinds == ["commit_tool_results"]
+        return answer
+
+    script.server.handlers["Commit"] = commit
+    script.leases.put_nowait(lease())
+    async with equipped(client, Turns([call("add", a=1, b=2)]), [add]):
+        await script.end()
+    assert script.kinds()[2:] == [["results", "reserve"], ["results"], ["reserve"], ["finish"]]
+    assert script.commits[-1].finish.WhichOneof("outcome") == "cancelled"
+    assert script.said("add") == "3"
+
+
+async def test_under_stop_a_failure_comes_after_all_other_results(script: ToolScript, client):
+    def fails() -> None:
+        raise ValueError("no")
+
+    script.stop_policy = True
+    leased = lease()
+    leased.run.options.tool_error_policy = run_pb2.TOOL_ERROR_POLICY_STOP
+    script.leases.put_nowait(leased)
+    calls = [call("fails"), *(call("add", f"c{number}", a=1, b=2) for number in range(65))]
+    async with equipped(client, Turns(calls), [add, fails]):
+        await script.end()
+    assert len(script.results()) == 66

@@ -72,6 +72,8 @@ class Batch:
             for decision in interaction.answer.permission.decisions
         }
         self._plans: dict[str, Plan] = {}
+        # Results of calls that were run, until they are committed.
+        self._unsent: list[message_pb2.ToolResult] = []
         self.message_number = 0
         self.delivered: list[message_pb2.Message] = []
         self.grant: pb.ReserveModelStepResult | None = None
@@ -115,18 +117,18 @@ class Batch:
         first, *others = list(_portions(settled)) or [[]]
         results = [_results(first)] if first else []
         if not running and not others:
-            await self._commit_last([*head, *claims, *results], first, failed=bool(settled))
+            await self._commit_last([*head, *claims, *results], failed=bool(settled))
             return
-        await self._commit([*head, *claims, *results], first)
+        await self._commit([*head, *claims, *results])
         for portion in others:
             if not self._lease.over:
-                await self._commit([_results(portion)], portion)
+                await self._commit([_results(portion)])
         if self._lease.over:
             return
         if running:
             await self._run_all(running)
         else:
-            await self._commit_last([], [], failed=False)
+            await self._commit_last([], failed=False)
 
     def _plan(self) -> None:
         allowed = frozenset(self._options.tools)
@@ -175,18 +177,16 @@ class Batch:
                 await self._lease.wait(tasks, all_of_them=self._stops)
                 await self._lease.wait(tasks, timeout=_LINGER, all_of_them=True)
                 self._lease.check()
-                results = _take_results(tasks)
-                if tasks:
-                    await self._commit_results(results)
+                self._unsent += _take_results(tasks)
+                if not tasks:
+                    await self._finish_running()
+                    return
+                for portion in list(_portions(self._unsent)):
+                    await self._commit([_results(portion)])
                     if self._lease.over:
                         return
-                else:
-                    await self._finish_running(results)
         except CancelRequestedError:
-            results = await self._halt(tasks)
-            cancelled = pb.Finish(cancelled=pb.Cancelled())
-            operations = [_results(portion) for portion in _portions(results)]
-            await self._lease.commit(operations, finish=cancelled)
+            await self._give_up(tasks)
         except asyncio.CancelledError:
             if self._lease.release_on_cancel:
                 await self._part(tasks)
@@ -194,14 +194,17 @@ class Batch:
         finally:
             await self._lease.stop(list(tasks))
 
-    async def _finish_running(self, results: list[message_pb2.ToolResult]) -> None:
-        *early, last = list(_portions(results)) or [[]]
+    async def _finish_running(self) -> None:
+        if self._stops:
+            # The first failure that is committed ends the run: by then the others are.
+            self._unsent.sort(key=_failed)
+        failed = any(map(_failed, self._unsent))
+        *early, last = list(_portions(self._unsent)) or [[]]
         for portion in early:
-            await self._commit([_results(portion)], portion)
+            await self._commit([_results(portion)])
             if self._lease.over:
                 return
-        failed = any(one.outcome != message_pb2.ToolResult.OUTCOME_OK for one in results)
-        await self._commit_last([_results(last)] if last else [], last, failed=failed)
+        await self._commit_last([_results(last)] if last else [], failed=failed)
 
     async def _run_one(self, key: str, plan: Run) -> message_pb2.ToolResult:
         call = self._calls[key].record
@@ -228,44 +231,41 @@ class Batch:
             _LOG.info("tool %s of run %s failed", plan.tool.name, self._run.run_id, exc_info=error)
             return raised_result(key, error)
 
-    async def _halt(
-        self, tasks: "dict[asyncio.Task[message_pb2.ToolResult], str]"
-    ) -> list[message_pb2.ToolResult]:
-        """Stops what runs, and returns the results that there are all the same."""
+    async def _halt(self, tasks: "dict[asyncio.Task[message_pb2.ToolResult], str]") -> None:
+        """Stops what runs, and keeps the results that there are all the same."""
         await self._lease.stop(list(tasks))
-        results = [task.result() for task in tasks if task.done() and not task.cancelled()]
+        self._unsent += [task.result() for task in tasks if task.done() and not task.cancelled()]
         tasks.clear()
-        return results
+
+    async def _give_up(self, tasks: "dict[asyncio.Task[message_pb2.ToolResult], str]") -> None:
+        """The run is cancelled: what has a result is kept, and the run is settled."""
+        await self._halt(tasks)
+        *early, last = list(_portions(self._unsent)) or [[]]
+        for portion in early:
+            await self._lease.commit([_results(portion)], taken=self._taken)
+        cancelled = pb.Finish(cancelled=pb.Cancelled())
+        operations = [_results(last)] if last else []
+        await self._lease.commit(operations, finish=cancelled, taken=self._taken)
 
     async def _part(self, tasks: "dict[asyncio.Task[message_pb2.ToolResult], str]") -> None:
         """The executor stops: what has a result is kept."""
-        results = await self._halt(tasks)
-        operations = [_results(portion) for portion in _portions(results)]
-        if not operations:
-            return
+        await self._halt(tasks)
         try:
-            await self._lease.commit(operations, timeout=PARTING)
+            for portion in list(_portions(self._unsent)):
+                if not self._lease.over:
+                    await self._lease.commit(
+                        [_results(portion)], timeout=PARTING, taken=self._taken
+                    )
         except (LostError, RunlaneError) as error:
             _LOG.warning("results of run %s are lost: %r", self._run.run_id, error)
 
     # --- committing --------------------------------------------------------
 
-    async def _commit_results(self, results: Sequence[message_pb2.ToolResult]) -> None:
-        for portion in _portions(results):
-            if not self._lease.over:
-                await self._commit([_results(portion)], portion)
-
-    async def _commit_last(
-        self,
-        operations: list[pb.Operation],
-        results: Sequence[message_pb2.ToolResult],
-        *,
-        failed: bool,
-    ) -> None:
+    async def _commit_last(self, operations: list[pb.Operation], *, failed: bool) -> None:
         """Commits what is left, and with it the question, or the next step's reservation."""
         prompt = None if failed and self._stops else self._prompt()
         if prompt is not None:
-            await self._commit(operations, results, suspend=pb.Suspend(prompt=prompt))
+            await self._commit(operations, suspend=pb.Suspend(prompt=prompt))
             return
         # A boundary takes a pause, and the STOP policy the run: then nothing is to follow.
         ends = self._lease.pausing or (failed and self._stops)
@@ -273,29 +273,33 @@ class Batch:
             reserve = pb.Operation(reserve_model_step=pb.ReserveModelStep())
             operations = [*operations, reserve]
         if operations:
-            await self._commit(operations, results)
+            await self._commit(operations)
 
     async def _commit(
-        self,
-        operations: Sequence[pb.Operation],
-        results: Sequence[message_pb2.ToolResult],
-        *,
-        suspend: pb.Suspend | None = None,
+        self, operations: Sequence[pb.Operation], *, suspend: pb.Suspend | None = None
     ) -> None:
-        if not operations and suspend is None:
-            return
+        left = list(operations)
+
+        def taken(done: Sequence[pb.Operation], answer: pb.CommitResponse) -> None:
+            left[:] = [one for one in left if not any(one is other for other in done)]
+            self._taken(done, answer)
+
         try:
-            answer = await self._lease.commit_in_turn(operations, suspend=suspend)
+            await self._lease.commit_in_turn(operations, taken, suspend=suspend)
         except RunCancelling:
-            # Facts are still taken; what was to follow them is not.
-            facts = [one for one in operations if one.WhichOneof("operation") in _FACTS]
+            # Facts are still taken, once; what was to follow them is not.
+            facts = [one for one in left if one.WhichOneof("operation") in _FACTS]
             cancelled = pb.Finish(cancelled=pb.Cancelled())
-            await self._lease.commit(facts, finish=cancelled)
-            return
+            await self._lease.commit(facts, finish=cancelled, taken=taken)
+
+    def _taken(self, operations: Sequence[pb.Operation], answer: pb.CommitResponse) -> None:
+        """Notes what was committed."""
         self.delivered += answer.delivered
-        for result in results:
-            call = self._calls[result.tool_call_id]
-            call.settled, call.result = True, result
+        for operation in operations:
+            for result in operation.commit_tool_results.results:
+                call = self._calls[result.tool_call_id]
+                call.settled, call.result = True, result
+        self._unsent = [one for one in self._unsent if self._calls[one.tool_call_id].result is None]
         for made in answer.results:
             kind = made.WhichOneof("result")
             if kind == "commit_model_step":
@@ -344,6 +348,10 @@ class Batch:
 
 def _results(results: Sequence[message_pb2.ToolResult]) -> pb.Operation:
     return pb.Operation(commit_tool_results=pb.CommitToolResults(results=results))
+
+
+def _failed(result: message_pb2.ToolResult) -> bool:
+    return result.outcome != message_pb2.ToolResult.OUTCOME_OK
 
 
 def _portions(

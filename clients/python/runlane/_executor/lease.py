@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -30,6 +30,7 @@ FIRST_HEARTBEAT = 3.0
 
 _LOG = logging.getLogger("runlane.executor")
 _T = TypeVar("_T")
+Taken: TypeAlias = Callable[[Sequence[pb.Operation], pb.CommitResponse], None]
 
 # A server that comes back lets leases live for a full term, so an outage ends none: only its
 # answer does. This bounds how long the work is kept for a server that does not come back.
@@ -109,13 +110,24 @@ class Lease:
         suspend: pb.Suspend | None = None,
         release: pb.Release | None = None,
         timeout: float = OUTAGE,
+        taken: Taken | None = None,
     ) -> pb.CommitResponse:
         """Commits in one transaction, all or none.
+
+        Args:
+            operations: What is committed.
+            finish: An outcome.
+            suspend: Another.
+            release: A third.
+            timeout: Seconds.
+            taken: Called with the operations and the answer, also where the caller was
+                cancelled while the commit was on its way.
 
         Raises:
             LostError: The lease is lost.
             ServiceError: The commit was refused.
         """
+        operations = list(operations)
         request = pb.CommitRequest(
             fence=self.fence,
             operations=operations,
@@ -124,7 +136,7 @@ class Lease:
             release=release,
             lease_duration=to_duration(self._duration),
         )
-        call = asyncio.ensure_future(self._send(request, timeout))
+        call = asyncio.ensure_future(self._send(request, timeout, operations, taken))
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -137,40 +149,50 @@ class Lease:
     async def commit_in_turn(
         self,
         operations: Sequence[pb.Operation],
+        taken: Taken,
         *,
         suspend: pb.Suspend | None = None,
-    ) -> pb.CommitResponse:
+    ) -> None:
         """Commits together what also has its sense one by one.
 
         An operation may end the activation: by a pause that was asked for meanwhile, or by
         a budget. Then those after it are refused, and all with them; so they are committed
-        one by one up to that end.
+        one by one up to that end. `over` tells whether it came.
 
-        Returns:
-            The answer, or the answers as one; `over` tells where it ended.
+        Args:
+            operations: What is committed.
+            taken: Called with what was committed, once for each commit.
+            suspend: An outcome.
         """
         try:
-            return await self.commit(operations, suspend=suspend)
+            await self.commit(operations, suspend=suspend, taken=taken)
         except OperationInvalid:
             if len(operations) < 2 and (suspend is None or not operations):
                 raise
-        whole = pb.CommitResponse()
+        else:
+            return
         for operation in operations:
-            answer = await self.commit([operation])
-            whole.MergeFrom(answer)
+            await self.commit([operation], taken=taken)
             if self.over:
-                return whole
+                return
         if suspend is not None:
-            whole.MergeFrom(await self.commit(suspend=suspend))
-        return whole
+            await self.commit(suspend=suspend, taken=taken)
 
-    async def _send(self, request: pb.CommitRequest, timeout: float) -> pb.CommitResponse:
+    async def _send(
+        self,
+        request: pb.CommitRequest,
+        timeout: float,
+        operations: Sequence[pb.Operation],
+        taken: Taken | None,
+    ) -> pb.CommitResponse:
         try:
             answer: pb.CommitResponse = await self.caller.unary(
                 self.caller.stubs.executors.Commit, request, timeout=timeout
             )
         except (StaleActivation, RunNotFound, SessionNotFound) as error:
             raise LostError from error
+        if taken is not None:
+            taken(operations, answer)
         if answer.outcome_applied or answer.run.phase in _STOPPED:
             self.over = True
             return answer
