@@ -20,6 +20,8 @@ from client_tool_script import (
 )
 from runlane import Agent, Executor, MessageRole, ToolContext, ToolError, tool
 from runlane.v1 import executor_service_pb2 as pb
+from runlane.v1 import session_service_pb2 as session_pb
+from support.gate import yielded
 
 pytestmark = pytest.mark.asyncio
 
@@ -391,3 +393,55 @@ async def test_what_makes_no_tool_is_refused(client):
         Executor(client, Agent("a", model=Turns(), tools=[add], policies={"ad": "ask"}))
     with pytest.raises(ValueError, match="either a command or a url"):
         runlane.McpTools()
+
+
+async def test_what_makes_no_form_and_no_external_wait_is_refused():
+    def text(of: str) -> str:
+        return of
+
+    async def later(of: str) -> str:
+        return of
+
+    for settings, function, match in (
+        ({"form": {"type": "object"}, "external": "it"}, text, "either"),
+        ({"external": "it"}, text, "ToolContext"),
+        ({"form": {"type": "object"}}, later, "not async"),
+        ({"form": {"type": {1}}}, text, "no JSON"),
+        ({"form": {"type": "object", "title": "x" * 70_000}}, text, "65536 bytes"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            tool(**settings)(function)
+
+
+async def test_a_token_that_came_too_late_to_be_handed_on_completes_its_wait(script, client):
+    """The executor is closed while the commit that opens the wait is on its way."""
+    on_its_way, go_on, completed = asyncio.Event(), asyncio.Event(), []
+    takes = script.commit
+
+    @tool(external="it")
+    def start(context: ToolContext) -> None:
+        completed.append("started")
+
+    async def commit(request, context):
+        answer = await takes(request, context)
+        if request.HasField("suspend"):
+            answer.external_token = "secret"
+            on_its_way.set()
+            await go_on.wait()
+        return answer
+
+    async def complete(request, context):
+        completed.append((request.token, request.answer.error))
+        return session_pb.CompleteExternalResponse()
+
+    script.server.handlers |= {"Commit": commit, "CompleteExternal": complete}
+    script.leases.put_nowait(lease())
+    async with equipped(client, Turns([call("start")]), [start]) as executor:
+        await asyncio.wait_for(on_its_way.wait(), 10)
+        closing = asyncio.create_task(executor.aclose())
+        await yielded()
+        go_on.set()
+        await asyncio.wait_for(closing, 10)
+    ((token, error),) = completed
+    assert token == "secret"
+    assert "stopped" in error

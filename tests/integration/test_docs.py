@@ -274,9 +274,14 @@ def test_the_programs_of_the_python_page_run_as_written(address, tmp_path):
         run_program(body[1], address, tmp_path, expected)
 
 
-def test_the_program_of_the_executors_page_runs_as_written(address, tmp_path):
+def test_the_programs_of_the_executors_page_run_as_written(address, tmp_path):
+    """The first one serves an agent until it is told to stop; the other prints and ends."""
     page = ROOT / "docs" / "executors.md"
-    (program_text,) = [body for _, body in blocks(page, "python run")]
+    program_text, waits = [body for _, body in blocks(page, "python run")]
+    told = blocks(page)
+    printed = told[told.index(("python run", waits)) + 1]
+    assert printed[0] == "text"
+    run_program(waits, address, tmp_path, printed[1])
     with subprocess.Popen(
         [sys.executable, "-c", program_text.replace(ADDRESS, address)],
         cwd=tmp_path,

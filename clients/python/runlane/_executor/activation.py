@@ -238,7 +238,7 @@ class ActivationTask:
         )
         if any(block.HasField("tool_use") for block in content):
             batch = Batch(self._lease, self._leased, self._toolbox)
-            await batch.open(step)
+            await batch.open(step, grant.step)
             if self._lease.over:
                 return None
             self._append_step(grant, step, batch.message_number)

@@ -9,6 +9,7 @@ from typing import Final
 from runlane._content import Message, message_from_pb
 from runlane._enums import ToolOutcome
 from runlane._executor.content import error_result, raised_result, result_blocks, tool_result
+from runlane._executor.external import give_up, hand_over
 from runlane._executor.lease import (
     PARTING,
     CancelRequestedError,
@@ -74,6 +75,7 @@ class Batch:
         self._plans: dict[str, Plan] = {}
         # Results of calls that were run, until they are committed.
         self._unsent: list[message_pb2.ToolResult] = []
+        self._external_token = ""
         self.message_number = 0
         self.delivered: list[message_pb2.Message] = []
         self.grant: pb.ReserveModelStepResult | None = None
@@ -86,12 +88,18 @@ class Batch:
             settled = record.state != pb.ToolCall.STATE_PREPARED
             self._calls[record.tool_call_id] = _Call(record, settled, result)
 
-    async def open(self, step: pb.CommitModelStep) -> None:
-        """Commits the step that asks for the calls, and with it all that can be at once."""
+    async def open(self, step: pb.CommitModelStep, number: int) -> None:
+        """Commits the step that asks for the calls, and with it all that can be at once.
+
+        Args:
+            step: The step.
+            number: Its number.
+        """
         drafts = [
             pb.ToolCall(
                 tool_call_id=use.tool_call_id,
                 name=use.name,
+                step=number,
                 arguments_json=use.arguments_json,
                 state=pb.ToolCall.STATE_PREPARED
                 if use.HasField("arguments_json")
@@ -133,7 +141,7 @@ class Batch:
     def _plan(self) -> None:
         allowed = frozenset(self._options.tools)
         self._plans = {
-            key: self._toolbox.plan(call.record, allowed, self._verdicts)
+            key: self._toolbox.plan(call.record, allowed, self._verdicts, self._context(key))
             for key, call in self._calls.items()
             if not call.settled
         }
@@ -153,16 +161,13 @@ class Batch:
                 operations.append(pb.Operation(claim_tool_calls=claim))
         return operations
 
-    def _prompt(self) -> interaction_pb2.Prompt | None:
+    def _next_prompt(self) -> interaction_pb2.Prompt | Question | None:
         """Returns what is to be asked next: permissions first, then questions one by one."""
         asking = [key for key, plan in self._plans.items() if isinstance(plan, Ask)][:_IDS]
         if asking:
             calls = [interaction_pb2.PermissionCall(tool_call_id=key) for key in asking]
             return interaction_pb2.Prompt(permission=interaction_pb2.PermissionPrompt(calls=calls))
-        for plan in self._plans.values():
-            if isinstance(plan, Question):
-                return interaction_pb2.Prompt(question=plan.prompt)
-        return None
+        return next((plan for plan in self._plans.values() if isinstance(plan, Question)), None)
 
     # --- running -----------------------------------------------------------
 
@@ -206,21 +211,28 @@ class Batch:
                 return
         await self._commit_last([_results(last)] if last else [], failed=failed)
 
-    async def _run_one(self, key: str, plan: Run) -> message_pb2.ToolResult:
-        call = self._calls[key].record
-        context = ToolContext(
+    def _context(self, key: str, external_token: str = "") -> ToolContext:
+        return ToolContext(
             agent=self._run.agent,
             session_id=self._lease.fence.session_id,
             run_id=self._lease.fence.run_id,
             tool_call_id=key,
-            step=call.step,
+            step=self._calls[key].record.step,
             attempt=self._lease.fence.epoch,
+            external_token=external_token,
         )
+
+    async def _run_one(
+        self, key: str, plan: Run | Question, external_token: str = ""
+    ) -> message_pb2.ToolResult:
+        context = self._context(key, external_token)
         limit = to_seconds(self._options.tool_timeout_duration) or plan.tool.timeout
         try:
             async with asyncio.timeout(limit) as timer:
                 value = await plan.tool.call(plan.arguments, context)
-            return tool_result(key, ToolOutcome.OK, result_blocks(value))
+            # What is returned where another system gives the result may be anything.
+            blocks = [] if external_token else result_blocks(value)
+            return tool_result(key, ToolOutcome.OK, blocks)
         except TimeoutError as error:
             if not timer.expired():
                 return raised_result(key, error)
@@ -263,7 +275,10 @@ class Batch:
 
     async def _commit_last(self, operations: list[pb.Operation], *, failed: bool) -> None:
         """Commits what is left, and with it the question, or the next step's reservation."""
-        prompt = None if failed and self._stops else self._prompt()
+        prompt = None if failed and self._stops else self._next_prompt()
+        if isinstance(prompt, Question):
+            await self._wait_for(operations, prompt)
+            return
         if prompt is not None:
             await self._commit(operations, suspend=pb.Suspend(prompt=prompt))
             return
@@ -274,6 +289,20 @@ class Batch:
             operations = [*operations, reserve]
         if operations:
             await self._commit(operations)
+
+    async def _wait_for(self, operations: list[pb.Operation], question: Question) -> None:
+        """Suspends with a question; where another system answers it, the tool gets the token."""
+        suspend = pb.Suspend(prompt=question.prompt)
+        try:
+            await self._commit(operations, suspend=suspend)
+        except asyncio.CancelledError:
+            if self._external_token and self._lease.release_on_cancel:
+                await give_up(self._lease, self._external_token)
+            raise
+        if self._external_token:
+            key = question.prompt.external.tool_call_id
+            start = self._run_one(key, question, self._external_token)
+            await hand_over(self._lease, self._external_token, start)
 
     async def _commit(
         self, operations: Sequence[pb.Operation], *, suspend: pb.Suspend | None = None
@@ -295,6 +324,7 @@ class Batch:
     def _taken(self, operations: Sequence[pb.Operation], answer: pb.CommitResponse) -> None:
         """Notes what was committed."""
         self.delivered += answer.delivered
+        self._external_token = answer.external_token
         for operation in operations:
             for result in operation.commit_tool_results.results:
                 call = self._calls[result.tool_call_id]

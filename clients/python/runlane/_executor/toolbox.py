@@ -1,5 +1,6 @@
 """The tools of an agent, and what is to be done with a call of one."""
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
@@ -7,23 +8,31 @@ from typing import Any, Final, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from runlane._enums import ToolOutcome
-from runlane._executor.content import error_result, parse_arguments
+from runlane._executor.content import clean, error_result, parse_arguments, raised_result
 from runlane._executor.model import Agent
 from runlane._executor.tools import (
     ArgumentsInvalidError,
+    Asked,
     Policy,
     Tool,
     ToolContext,
+    ToolError,
     ToolSource,
     ToolSpec,
     tool,
 )
+from runlane._interactions import ExternalPrompt, FormPrompt, QuestionPrompt
 from runlane.v1 import executor_service_pb2 as executor_pb
 from runlane.v1 import interaction_pb2, message_pb2
 
 ASK_QUESTION: Final = "ask_question"
 _QUESTION_BYTES: Final = 16 * 1024
 _OPTION_BYTES: Final = 1024
+_OPTIONS: Final = 64
+_SCHEMA_BYTES: Final = 64 * 1024
+_REASON_BYTES: Final = 4096
+
+_LOG = logging.getLogger("runlane.executor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +57,17 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A person gives the result."""
+    """A person or another system gives the result; the latter gets the token by the tool."""
 
-    prompt: interaction_pb2.QuestionPrompt
+    prompt: interaction_pb2.Prompt
+    tool: Tool
+    arguments: Any
 
 
 Plan: TypeAlias = Run | Settle | Ask | Question
 
 
-class _Asked(BaseModel):
+class _Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", title="")
 
     question: str = Field(min_length=1, description="What to ask the user.")
@@ -69,17 +80,21 @@ async def _never(_arguments: Any, _context: ToolContext) -> object:
     raise NotImplementedError("a person answers this")
 
 
+def _ask_question(arguments: _Arguments, _context: ToolContext) -> Asked:
+    return QuestionPrompt(text=arguments.question, options=tuple(arguments.options))
+
+
 _QUESTION_TOOL: Final = Tool(
     name=ASK_QUESTION,
     description="Asks the user a question and waits for the answer, however long it takes.",
     schema={
         key: value
-        for key, value in _Asked.model_json_schema().items()
+        for key, value in _Arguments.model_json_schema().items()
         if key not in {"title", "description"}
     },
     call=_never,
-    check=_Asked.model_validate,
-    idempotent=True,
+    check=_Arguments.model_validate,
+    ask=_ask_question,
 )
 
 
@@ -147,7 +162,11 @@ class Toolbox:
         )
 
     def plan(
-        self, call: executor_pb.ToolCall, allowed: Collection[str], verdicts: Mapping[str, int]
+        self,
+        call: executor_pb.ToolCall,
+        allowed: Collection[str],
+        verdicts: Mapping[str, int],
+        context: ToolContext,
     ) -> Plan:
         """Decides what is to be done with a call that has no result.
 
@@ -155,6 +174,7 @@ class Toolbox:
             call: The call.
             allowed: The tools that the run may use; empty: all.
             verdicts: What people said of calls that asked.
+            context: What the tool is told of the call.
         """
         key = call.tool_call_id
         wanted = self._tools.get(call.name)
@@ -170,20 +190,50 @@ class Toolbox:
             arguments = wanted.arguments(given)
         except ArgumentsInvalidError as error:
             return Settle(error_result(key, f"the arguments do not fit the tool: {error}"))
-        if wanted.name == ASK_QUESTION and isinstance(arguments, _Asked):
-            return _question(key, arguments)
         approved = verdicts.get(key) == interaction_pb2.Decision.VERDICT_APPROVE
         if wanted.policy == "ask" and not approved:
             return Ask()
-        return Run(wanted, arguments)
+        if wanted.ask is None:
+            return Run(wanted, arguments)
+        try:
+            prompt = _prompt(key, wanted.ask(arguments, context))
+        except Exception as error:  # noqa: BLE001 - a tool may raise anything
+            _LOG.info("tool %s of run %s failed", wanted.name, context.run_id, exc_info=error)
+            return Settle(raised_result(key, error))
+        return Question(prompt, wanted, arguments)
 
 
-def _question(key: str, asked: _Asked) -> Plan:
-    text = asked.question.replace("\0", "")
+def _prompt(key: str, asked: Asked) -> interaction_pb2.Prompt:
+    """Writes what a call waits for.
+
+    Raises:
+        ToolError: The service would not take it.
+    """
+    if isinstance(asked, ExternalPrompt):
+        external = interaction_pb2.ExternalPrompt(
+            reason=clean(asked.reason, _REASON_BYTES), tool_call_id=key
+        )
+        return interaction_pb2.Prompt(external=external)
+    text = asked.text.replace("\0", "")
+    if _size(text) > _QUESTION_BYTES:
+        raise ToolError("a question has at most 16 KiB")
+    if isinstance(asked, FormPrompt):
+        if not 0 < _size(asked.json_schema) <= _SCHEMA_BYTES:
+            raise ToolError("the schema of a form has 1 byte to 64 KiB")
+        form = interaction_pb2.FormPrompt(
+            text=clean(text), json_schema=asked.json_schema, tool_call_id=key
+        )
+        return interaction_pb2.Prompt(form=form)
+    if not text.strip():
+        raise ToolError("a question has a text")
     options = list(dict.fromkeys(one.replace("\0", "").strip() for one in asked.options))
-    if not text.strip() or len(text.encode(errors="replace")) > _QUESTION_BYTES:
-        return Settle(error_result(key, "a question has 1 byte to 16 KiB"))
-    if any(not one or len(one.encode(errors="replace")) > _OPTION_BYTES for one in options):
-        return Settle(error_result(key, "an option has 1 byte to 1 KiB"))
-    prompt = interaction_pb2.QuestionPrompt(text=text, options=options, tool_call_id=key)
-    return Question(prompt)
+    if len(options) > _OPTIONS or any(not 0 < _size(one) <= _OPTION_BYTES for one in options):
+        raise ToolError("a question has at most 64 options, of 1 byte to 1 KiB")
+    question = interaction_pb2.QuestionPrompt(
+        text=clean(text), options=[clean(one) for one in options], tool_call_id=key
+    )
+    return interaction_pb2.Prompt(question=question)
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="replace"))

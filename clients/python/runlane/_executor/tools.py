@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import inspect
+import json
 import threading
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,15 +11,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args, overload
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from runlane._content import Block
+from runlane._interactions import ExternalPrompt, FormPrompt, QuestionPrompt
 from runlane.errors import RunlaneError
 
 Policy: TypeAlias = Literal["allow", "ask", "deny"]
 POLICIES: Final = get_args(Policy)
 _R = TypeVar("_R")
 _NAME_BYTES: Final = 255
+_SCHEMA_BYTES: Final = 64 * 1024
 
 
 class ToolError(RunlaneError):
@@ -52,6 +55,8 @@ class ToolContext:
             so the two make a key under which an effect happens once.
         step: The model step that asked for it.
         attempt: The attempt, from 1 in the run.
+        external_token: The secret that completes the wait, for the system that is waited for;
+            empty where the tool does not wait for one.
     """
 
     agent: str
@@ -60,6 +65,11 @@ class ToolContext:
     tool_call_id: str
     step: int
     attempt: int
+    external_token: str = field(default="", repr=False)
+
+
+Asked: TypeAlias = QuestionPrompt | FormPrompt | ExternalPrompt
+"""What a call may wait for in place of being run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,11 @@ class Tool:
             lost result ends the run, since nobody knows whether it had its effect.
         policy: `allow`, `ask` a person first, or `deny`.
         timeout: Seconds that it may run; None: no limit.
+        ask: Returns what a call waits for, from its arguments; None: it is run. The answer is
+            the result of the call, and `call` is not run; but with an `ExternalPrompt` it is
+            run once the run waits, with the token in its context, and what it returns is
+            dropped. It must not block, and may be called more than once for a call; what it
+            raises is told to the model.
     """
 
     name: str
@@ -105,6 +120,7 @@ class Tool:
     idempotent: bool = False
     policy: Policy = "allow"
     timeout: float | None = field(default=None, kw_only=True)
+    ask: Callable[[Any, ToolContext], Asked] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuses what makes no tool.
@@ -147,6 +163,7 @@ class ToolSource(Protocol):
         ...
 
 
+FormSchema: TypeAlias = Mapping[str, Any] | type[Any]
 ToolInput: TypeAlias = Tool | ToolSource | Callable[..., Any]
 
 
@@ -162,6 +179,8 @@ def tool(
     idempotent: bool = False,
     policy: Policy = "allow",
     timeout: float | None = None,
+    form: FormSchema | None = None,
+    external: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -174,6 +193,8 @@ def tool(
     idempotent: bool = False,
     policy: Policy = "allow",
     timeout: float | None = None,
+    form: FormSchema | None = None,
+    external: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Makes a tool from a function, whose type hints make the schema of its arguments.
 
@@ -185,6 +206,16 @@ def tool(
         @tool(policy="ask", timeout=30)
         async def send(to: str, text: str) -> str: ...
 
+        @tool(form=Address)
+        def ask_address(of: str) -> str:
+            "Asks the user for an address."
+            return f"Where does {of} live?"
+
+        @tool(external="the bank's word")
+        async def pay(amount: int, context: ToolContext) -> None:
+            "Pays, and waits until the bank has said how it went."
+            await bank.begin(amount, callback_token=context.external_token)
+
     An async function is awaited, any other runs in a thread of its own. A parameter that is
     annotated `ToolContext` is filled in, and no argument.
 
@@ -195,9 +226,18 @@ def tool(
         idempotent: As in `Tool`.
         policy: As in `Tool`.
         timeout: As in `Tool`.
+        form: A JSON Schema of at most 64 KiB, or a type that has one, such as a pydantic
+            model. The run then waits for JSON that fits it, which is the result of the call.
+            The function makes the text of the question alone: it is not async and must not
+            block.
+        external: What is waited for, for people; at most 4 KiB. The run then waits for
+            another system, whose word is the result of the call. The function is called once
+            the run waits, with the token in its `ToolContext`, and hands it on. Where it
+            raises, the model is told so.
 
     Raises:
-        ValueError: The function takes arguments that have no name.
+        ValueError: The function takes arguments that have no name, is not such as a form or
+            an external wait needs, or the schema is too large or no JSON.
     """
 
     def make(target: Callable[..., Any]) -> Tool:
@@ -206,6 +246,7 @@ def tool(
             target,
             name or own,
             (inspect.getdoc(target) or "") if description is None else description,
+            ask=_asking(name or own, target, form, external),
             idempotent=idempotent,
             policy=policy,
             timeout=timeout,
@@ -224,11 +265,47 @@ def check_policy(policy: str) -> None:
         raise ValueError(f"{policy!r} is no policy; there are {', '.join(POLICIES)}")
 
 
+_Ask: TypeAlias = Callable[[dict[str, Any]], Asked]
+
+
+def _asking(
+    name: str, function: Callable[..., Any], form: FormSchema | None, external: str | None
+) -> _Ask | None:
+    """Returns what asks in place of the function, by the arguments that it takes."""
+    if form is not None and external is not None:
+        raise ValueError(f"the tool {name} waits either for a form or for another system")
+    if external is not None:
+        if ToolContext not in _hints(function).values():
+            raise ValueError(
+                f"the tool {name} needs a parameter of type ToolContext: it has the token"
+            )
+        prompt = ExternalPrompt(reason=external)
+        return lambda _keywords: prompt
+    if form is None:
+        return None
+    if inspect.iscoroutinefunction(function):
+        raise ValueError(f"the function of the form {name} makes a text alone: it is not async")
+    schema = _schema_text(name, form)
+    return lambda keywords: FormPrompt(text=function(**keywords), json_schema=schema)
+
+
+def _schema_text(name: str, form: FormSchema) -> str:
+    schema = form if isinstance(form, Mapping) else TypeAdapter(form).json_schema()
+    try:
+        text = json.dumps(dict(schema), allow_nan=False)
+    except TypeError as error:
+        raise ValueError(f"the schema of the form {name} is no JSON: {error}") from error
+    if len(text) > _SCHEMA_BYTES:
+        raise ValueError(f"the schema of the form {name} has more than {_SCHEMA_BYTES} bytes")
+    return text
+
+
 def _from_function(
     function: Callable[..., Any],
     name: str,
     description: str,
     *,
+    ask: _Ask | None,
     idempotent: bool,
     policy: Policy,
     timeout: float | None,
@@ -264,6 +341,10 @@ def _from_function(
         result = await _in_thread(lambda: function(**keywords))
         return await result if inspect.isawaitable(result) else result
 
+    def asked(arguments: dict[str, Any], context: ToolContext) -> Asked:
+        assert ask is not None, "else it is not given"  # noqa: S101 - invariant
+        return ask(arguments | dict.fromkeys(contexts, context))
+
     return Tool(
         name=name,
         description=description,
@@ -273,6 +354,7 @@ def _from_function(
         idempotent=idempotent,
         policy=policy,
         timeout=timeout,
+        ask=None if ask is None else asked,
     )
 
 
