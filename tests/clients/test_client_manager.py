@@ -184,6 +184,38 @@ async def test_closing_with_cancel_takes_back_interrupts_and_waits(server_with_s
     assert server.calls["WaitRun"][0].run_id == "run_1"
 
 
+async def test_what_was_queued_is_forgotten_once_it_has_settled(
+    server_with_session, client, monkeypatch
+):
+    monkeypatch.setattr("runlane._manager._QUEUED_ROOM", 4)
+    server = server_with_session
+    looks = 0
+
+    async def live_state(request, context):
+        """The newest two still wait; at first the server is asked in vain."""
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "FEATURE_DISABLED")
+        count = len(server.calls["Submit"])
+        pending = [Sub(submission_id=f"sub_{number}") for number in (count - 1, count)]
+        state = session_pb2.LiveState(sequence=7, pending_submissions=pending)
+        return pb.GetLiveStateResponse(live_state=state)
+
+    server.handlers["GetLiveState"] = live_state
+    manager = SessionManager(client, "main")
+    most = 0
+    for number in range(40):
+        await manager.submit(f"{number}", mode="queue")
+        most = max(most, len(manager._queued))
+    assert most <= 11
+    assert looks <= 20
+    await manager.close(cancel_run=True)
+    withdrawn = [request.submission_id for request in server.calls["WithdrawSubmission"]]
+    assert {"sub_39", "sub_40"} <= set(withdrawn)
+    assert len(withdrawn) <= 5
+
+
 async def test_closing_again_goes_on_where_it_failed(server_with_session, client):
     server = server_with_session
     works = server.handlers["InterruptRun"]

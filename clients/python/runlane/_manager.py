@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from runlane._client import Client
 from runlane._content import Input
@@ -16,6 +16,7 @@ from runlane._run_models import RunOptions, RunResult
 from runlane._session_calls import event_request
 from runlane.errors import (
     ManagerClosedError,
+    RunlaneError,
     RunNotFound,
     SessionIdle,
     SessionNotFound,
@@ -23,6 +24,9 @@ from runlane.errors import (
     SubmissionSettled,
 )
 from runlane.v1 import session_service_pb2 as pb
+
+# Inputs that are remembered as queued before it is looked which of them still are.
+_QUEUED_ROOM: Final = 128
 
 
 class SessionManager(ManagerControl):
@@ -54,7 +58,9 @@ class SessionManager(ManagerControl):
         self._baselines: set[asyncio.Task[int]] = set()
         self._streams: set[EventStream] = set()
         self._submitting: set[asyncio.Task[Receipt]] = set()
+        # Inputs that were pending when they were taken, for close(cancel_run=True).
         self._queued: dict[str, None] = {}
+        self._queued_room = _QUEUED_ROOM
         self._closed = False
 
     @property
@@ -135,7 +141,22 @@ class SessionManager(ManagerControl):
         )
         if receipt.state is SubmissionState.PENDING:
             self._queued[receipt.submission_id] = None
+            if len(self._queued) > self._queued_room:
+                await self._forget_settled()
         return receipt
+
+    async def _forget_settled(self) -> None:
+        """Forgets the inputs that are pending no more: nothing tells when they settle."""
+        known = list(self._queued)
+        # The input that led here was taken: a failure is none of it, and tried again later.
+        with contextlib.suppress(RunlaneError):
+            state = await self._client.live_state(self._session_id, message_limit=0)
+            pending = {one.submission_id for one in state.pending}
+            for submission_id in known:
+                if submission_id not in pending:
+                    self._queued.pop(submission_id, None)
+        # Twice what is left: so a look costs little for each input, however many wait.
+        self._queued_room = max(_QUEUED_ROOM, 2 * len(self._queued))
 
     def _run_options(self, options: Options, mode: str | None) -> RunOptions | None:
         given = as_options(options)
@@ -330,7 +351,7 @@ class SessionManager(ManagerControl):
             # Delivered, failed, or gone with its session: then there is nothing to take back.
             with contextlib.suppress(SubmissionSettled, SubmissionNotFound):
                 await self._client.withdraw(submission_id, session_id=self._session_id)
-            del self._queued[submission_id]
+            self._queued.pop(submission_id, None)
         try:
             asked = await self._client.interrupt(
                 self._session_id, reason="the session manager was closed"
