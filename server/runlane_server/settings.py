@@ -129,8 +129,8 @@ class ScriptEntry(_Table):
     """What it says to the results of the tools that this answer asks for."""
     match: str | None = None
     """Only for a newest user message that holds this."""
-    gate: str | None = None
-    """The answer waits until the gate of this name is open."""
+    delay_seconds: float = Field(default=0.0, ge=0, le=3600)
+    """How long it takes to begin its answer."""
 
 
 class ScriptedModelConfig(_Table):

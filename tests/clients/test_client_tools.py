@@ -21,7 +21,7 @@ from client_tool_script import (
 from runlane import Agent, Executor, MessageRole, ToolContext, ToolError, tool
 from runlane.v1 import executor_service_pb2 as pb
 from runlane.v1 import session_service_pb2 as session_pb
-from support.gate import yielded
+from support.gate import until, yielded
 
 pytestmark = pytest.mark.asyncio
 
@@ -332,6 +332,8 @@ async def test_recovery_runs_what_is_prepared_and_nothing_else(script: ToolScrip
         assert script.kinds()[-1] == ["results"]
         await executor.aclose(release=False)
     assert sorted(runs) == ["1", "2"]
+    # The server has seen that its poll is gone, which would take the next lease with it.
+    await until(lambda: not script.leases._getters)
     # The lease is lost: what was claimed and may be run again is prepared again.
     script.calls["stuck"].state = State.STATE_PREPARED
     script.again("KIND_RECOVER")
@@ -445,3 +447,18 @@ async def test_a_token_that_came_too_late_to_be_handed_on_completes_its_wait(scr
     ((token, error),) = completed
     assert token == "secret"
     assert "stopped" in error
+
+
+@pytest.mark.parametrize("level", ["INFO", "DEBUG"])
+async def test_the_log_tells_of_a_tool_that_failed_and_its_words_to_debuggers_alone(
+    script: ToolScript, client, caplog, level
+):
+    def fails() -> None:
+        raise ValueError("what a user said")
+
+    caplog.set_level(level, "runlane.executor")
+    script.leases.put_nowait(lease())
+    async with equipped(client, Turns([call("fails")], "done"), [fails]):
+        await script.end()
+    assert "tool fails of run run_1 failed: ValueError" in caplog.text
+    assert ("what a user said" in caplog.text) == (level == "DEBUG")

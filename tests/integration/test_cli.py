@@ -28,7 +28,7 @@ default_agent = "echo"
 name = "echo"
 [agent.model]
 kind = "scripted"
-script = [{match = "hold", answer = "never", gate = "shut"}, {answer = "You said: {input}"}]
+script = [{match = "hold", answer = "never", delay_seconds = 3600}, {answer = "You said: {input}"}]
 
 [[agent]]
 name = "broken"

@@ -22,7 +22,7 @@ ask_question = true
 [agent.model]
 kind = "scripted"
 script = [
-    {{match = "hold", answer = "never", gate = "shut"}},
+    {{match = "hold", answer = "never", delay_seconds = 3600}},
     {{match = "add", answer = [
         {{tool = "add", arguments = {{a = 1, b = 2}}}},
         {{tool = "add", arguments = {{a = 3, b = 4}}}},

@@ -41,3 +41,5 @@ def configure(settings: Settings) -> None:
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processor=renderer)
     )
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
+    # The executor of the server's own agents is ours: it keeps to the setting below it too.
+    logging.getLogger("runlane").setLevel(level)

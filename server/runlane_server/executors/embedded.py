@@ -9,7 +9,7 @@ import structlog
 from runlane import Agent, Client, Executor, McpTools, ToolError
 from runlane.errors import RunlaneError
 
-from runlane_server.executors.models import Gates, ServerModel, build_model
+from runlane_server.executors.models import ServerModel, build_model
 from runlane_server.settings import AgentConfig, McpConfig, SettingsError
 
 EMBEDDED_PREFIX = "embedded-"
@@ -30,7 +30,6 @@ class EmbeddedExecutor:
         target: Where the server is; a private socket of it.
         agents: The agents.
         executor_id: Begins with `EMBEDDED_PREFIX`; never used before.
-        gates: Gates of scripted models.
 
     Raises:
         ValueError: The id does not begin so.
@@ -42,8 +41,6 @@ class EmbeddedExecutor:
         target: str,
         agents: Iterable[AgentConfig],
         executor_id: str,
-        *,
-        gates: Gates | None = None,
     ) -> None:
         if not executor_id.startswith(EMBEDDED_PREFIX):
             raise ValueError(f"{executor_id!r} does not begin with {EMBEDDED_PREFIX!r}")
@@ -51,9 +48,7 @@ class EmbeddedExecutor:
         self._executor_id = executor_id
         self._configs = tuple(agents)
         # Made here, so that what is wrong with one is known before the server takes calls.
-        self._models: list[ServerModel] = [
-            build_model(config.model, gates=gates) for config in self._configs
-        ]
+        self._models: list[ServerModel] = [build_model(config.model) for config in self._configs]
         self._client: Client | None = None
         self._executors: dict[int, Executor] = {}
         self._tasks: list[asyncio.Task[None]] = []

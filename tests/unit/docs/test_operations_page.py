@@ -112,6 +112,19 @@ def test_the_keys_of_agents_are_all_told():
     assert servers == set(module.McpConfig.model_fields)
 
 
+LOGGED = re.compile(r'\b_?log\.(info|warning|error|exception)\(\s*"([^"]+)"', re.IGNORECASE)
+
+
+def test_the_table_of_logs_has_every_line_with_its_level():
+    logged = {
+        (line, level.replace("exception", "error"))
+        for path in sorted((ROOT / "server" / "runlane_server").rglob("*.py"))
+        for level, line in LOGGED.findall(path.read_text(encoding="utf-8"))
+    }
+    told = {(plain(row[0]), row[1]) for row in rows_after("| line | level | meaning |")}
+    assert told == logged
+
+
 def test_the_limits_of_the_server_are_told_as_settings():
     told = {key.removesuffix("_seconds").removesuffix("_hours") for key in SETTINGS}
     for limit in Settings().limits():

@@ -1,4 +1,3 @@
-import asyncio
 import sys
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ from runlane import (
     Usage,
 )
 from runlane_server.executors import EMBEDDED_PREFIX, EmbeddedExecutor
-from runlane_server.executors.models import Gates, OpenAIModel, ScriptedModel, build_model
+from runlane_server.executors.models import OpenAIModel, ScriptedModel, build_model
 from runlane_server.settings import (
     AgentConfig,
     OpenAIModelConfig,
@@ -102,36 +101,24 @@ def test_an_empty_script():
 
 
 @pytest.mark.asyncio
-async def test_an_answer_waits_at_its_gate():
-    gates = Gates()
-    model = ScriptedModel([ScriptEntry(answer="late", gate="door"), "free"], gates=gates)
-    late = asyncio.create_task(ask(model, "x"))
-    await gates.arrived("door")
-    assert gates.waiting("door") == 1
-    assert await ask(model, "x") == "free"
-    assert not late.done()
-    gates.open("door")
-    assert await late == "late"
-    assert gates.waiting("door") == 0
-    assert await ask(model, "x") == "late"
+async def test_an_answer_takes_its_time(monkeypatch):
+    slept = []
 
-    gates.hold("door")
-    assert await ask(model, "x") == "free"
-    held = asyncio.create_task(ask(model, "x"))
-    await gates.arrived("door")
-    held.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await held
-    assert gates.waiting("door") == 0
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr("runlane_server.executors.models.scripted.asyncio.sleep", sleep)
+    model = ScriptedModel([ScriptEntry(answer="late", delay_seconds=60), "at once"])
+    assert await ask(model, "x") == "late"
+    assert await ask(model, "x") == "at once"
+    assert slept == [60]
 
 
 @pytest.mark.asyncio
 async def test_the_factory_makes_a_scripted_model():
-    gates = Gates()
-    script = (ScriptEntry(answer="hi", gate="door"),)
-    model = build_model(ScriptedModelConfig(kind="scripted", script=script), gates=gates)
+    script = (ScriptEntry(answer="hi"),)
+    model = build_model(ScriptedModelConfig(kind="scripted", script=script))
     assert isinstance(model, ScriptedModel)
-    gates.open("door")
     assert await ask(model, "x") == "hi"
     await model.aclose()
 

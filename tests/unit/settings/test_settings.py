@@ -106,6 +106,10 @@ def test_other_variables_with_the_prefix_are_left_alone(monkeypatch):
         ('[[agent]]\nname = "a"\nsytem = ""\nmodel = {kind = "scripted"}', "sytem"),
         ('[[agent]]\nname = "a"\nmodel = {kind = "scripted", nam = "x"}', "nam"),
         (
+            '[[agent]]\nname = "a"\nmodel = {kind = "scripted", script = [{answer = "x", gate = "y"}]}',
+            "gate",
+        ),
+        (
             '[[agent]]\nname = "a"\nmodel = {kind = "scripted"}\nlimits = {max_steps = 1}',
             "max_steps",
         ),

@@ -16,7 +16,7 @@ from runlane._executor.lease import (
     Lease,
     LostError,
 )
-from runlane._executor.toolbox import Ask, Plan, Question, Run, Settle, Toolbox
+from runlane._executor.toolbox import Ask, Plan, Question, Run, Settle, Toolbox, log_failure
 from runlane._executor.tools import ToolContext
 from runlane._time import to_seconds
 from runlane.errors import RunCancelling, RunlaneError
@@ -240,7 +240,7 @@ class Batch:
                 key, f"the tool did not end within {limit:g} s; whether it had its effect is open"
             )
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool may raise anything
-            _LOG.info("tool %s of run %s failed", plan.tool.name, self._run.run_id, exc_info=error)
+            log_failure(plan.tool, context, error)
             return raised_result(key, error)
 
     async def _halt(self, tasks: "dict[asyncio.Task[message_pb2.ToolResult], str]") -> None:

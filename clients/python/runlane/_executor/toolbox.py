@@ -198,9 +198,20 @@ class Toolbox:
         try:
             prompt = _prompt(key, wanted.ask(arguments, context))
         except Exception as error:  # noqa: BLE001 - a tool may raise anything
-            _LOG.info("tool %s of run %s failed", wanted.name, context.run_id, exc_info=error)
+            log_failure(wanted, context, error)
             return Settle(raised_result(key, error))
         return Question(prompt, wanted, arguments)
+
+
+def log_failure(failed: Tool, context: ToolContext, error: BaseException) -> None:
+    """Logs what a tool raised; its text may hold what users said, so it is for debugging."""
+    _LOG.info(
+        "tool %s of run %s failed: %s",
+        failed.name,
+        context.run_id,
+        type(error).__name__,
+        exc_info=error if _LOG.isEnabledFor(logging.DEBUG) else None,
+    )
 
 
 def _prompt(key: str, asked: Asked) -> interaction_pb2.Prompt:

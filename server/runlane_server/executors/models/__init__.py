@@ -2,6 +2,6 @@
 
 from runlane_server.executors.models.factory import ServerModel, build_model
 from runlane_server.executors.models.openai import OpenAIModel
-from runlane_server.executors.models.scripted import Gates, ScriptedModel
+from runlane_server.executors.models.scripted import ScriptedModel
 
-__all__ = ["Gates", "OpenAIModel", "ScriptedModel", "ServerModel", "build_model"]
+__all__ = ["OpenAIModel", "ScriptedModel", "ServerModel", "build_model"]

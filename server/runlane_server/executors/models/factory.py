@@ -7,7 +7,7 @@ from typing import Protocol
 from runlane import StreamingModel
 
 from runlane_server.executors.models.openai import OpenAIModel
-from runlane_server.executors.models.scripted import Gates, ScriptedModel
+from runlane_server.executors.models.scripted import ScriptedModel
 from runlane_server.settings import ModelConfig, OpenAIModelConfig, SettingsError
 
 
@@ -22,14 +22,12 @@ class ServerModel(StreamingModel, Protocol):
 def build_model(
     config: ModelConfig,
     *,
-    gates: Gates | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ServerModel:
     """Makes the model that a configuration describes.
 
     Args:
         config: The configuration.
-        gates: The gates of scripted models; None: gates that stay closed.
         environ: Where the key is looked up; None: the environment of the process.
 
     Raises:
@@ -39,7 +37,6 @@ def build_model(
         return ScriptedModel(
             config.script,
             name=config.name,
-            gates=gates,
             piece_characters=config.piece_characters,
         )
     key: str | None = None

@@ -20,45 +20,6 @@ _RUNS_MAX = 1_000
 """Runs whose next words are remembered."""
 
 
-class Gates:
-    """Gates by name, at which answers wait. Each is held until it is opened."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, asyncio.Event] = {}
-        self._waiting: dict[str, int] = {}
-        self._arrived = asyncio.Condition()
-
-    def open(self, name: str) -> None:
-        """Lets through who waits at a gate, and who comes after."""
-        self._event(name).set()
-
-    def hold(self, name: str) -> None:
-        """Closes a gate again for those who come after."""
-        self._event(name).clear()
-
-    def waiting(self, name: str) -> int:
-        """Returns how many answers wait at a gate."""
-        return self._waiting.get(name, 0)
-
-    async def arrived(self, name: str, count: int = 1) -> None:
-        """Waits until as many answers wait at a gate."""
-        async with self._arrived:
-            await self._arrived.wait_for(lambda: self.waiting(name) >= count)
-
-    async def wait(self, name: str) -> None:
-        """Waits at a gate."""
-        self._waiting[name] = self.waiting(name) + 1
-        try:
-            async with self._arrived:
-                self._arrived.notify_all()
-            await self._event(name).wait()
-        finally:
-            self._waiting[name] -= 1
-
-    def _event(self, name: str) -> asyncio.Event:
-        return self._open.setdefault(name, asyncio.Event())
-
-
 class ScriptedModel:
     """Answers with what its script says.
 
@@ -72,7 +33,6 @@ class ScriptedModel:
     Args:
         script: The entries, or plain answers.
         name: What it calls itself.
-        gates: The gates that entries name; None: gates of its own.
         piece_characters: How much of an answer is streamed at a time.
 
     Raises:
@@ -84,13 +44,11 @@ class ScriptedModel:
         script: Iterable[ScriptEntry | str],
         *,
         name: str = "scripted",
-        gates: Gates | None = None,
         piece_characters: int = 16,
     ) -> None:
         entries = [ScriptEntry(answer=e) if isinstance(e, str) else e for e in script]
         if not entries:
             raise ValueError("a script has at least one entry")
-        self.gates = Gates() if gates is None else gates
         self._name = name
         self._matching = [entry for entry in entries if entry.match is not None]
         self._in_turn = [entry for entry in entries if entry.match is None]
@@ -103,8 +61,8 @@ class ScriptedModel:
         """Yields the answer in pieces, then as a whole."""
         said, result = _newest_input(request), _newest_results(request)
         entry = self._choose(said, request.run_id if result is not None else None)
-        if entry.gate is not None:
-            await self.gates.wait(entry.gate)
+        if entry.delay_seconds:
+            await asyncio.sleep(entry.delay_seconds)
         words = {"{input}": said, "{result}": result or ""}
         calls = _calls(entry)
         if calls and entry.then is not None:
