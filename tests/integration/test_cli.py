@@ -15,8 +15,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+import grpc
 import pytest
+from runlane import TransportError
 from runlane_server.cli._app import app
+from runlane_server.cli._client import _transport_text
 from typer.testing import CliRunner
 
 SECONDS = 60
@@ -155,6 +158,26 @@ def test_no_server(tmp_path):
     text = one_line(done.stderr)
     assert "127.0.0.1:1" in text
     assert "runlane serve" in text
+
+
+@pytest.mark.parametrize(
+    ("target", "here"),
+    [
+        ("127.0.0.1:1", True),
+        ("[::1]:1", True),
+        ("localhost:1", True),
+        ("unix:/tmp/none", True),
+        ("10.0.0.1:7480", False),
+        ("agents.example:7480", False),
+        ("[2001:db8::1]:7480", False),
+    ],
+)
+def test_only_where_a_server_can_be_started_the_hint_says_how(target, here):
+    error = TransportError(grpc.StatusCode.UNAVAILABLE, "refused")
+    told = _transport_text(target, error)
+    assert f"no server answers at {target}" in told
+    assert (f"--listen {target}" in told) == here
+    assert "--target" in told
 
 
 def test_settings_that_are_wrong(tmp_path):

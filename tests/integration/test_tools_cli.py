@@ -69,6 +69,11 @@ def test_a_question_is_listed_and_answered(server):
     (item,) = server.json("inbox", "--session", "quiz")["items"]
     assert (item["kind"], item["session_id"]) == ("question", "quiz")
     assert "a text" in server.bad("answer", interaction, code=2)
+    assert "a text" in server.bad("answer", interaction, "red", "--approve", code=2)
+    for option in ("--but", "--reason"):
+        told = server.bad("answer", interaction, "red", option, "x", code=2)
+        assert f"{option} goes with --approve" in told
+    assert "this is a question" in one_line(server.bad("answer", "quiz", "--approve", code=2))
     assert "ask" in server.good("runs", "quiz")
     assert server.good("answer", interaction, "blue", "--wait") == "so it is blue\n"
     assert server.good("inbox", "--session", "quiz") == ""

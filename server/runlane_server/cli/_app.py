@@ -9,13 +9,21 @@ from runlane_server.cli import _chat, _commands, _demo, _serve, _waits
 
 app = typer.Typer(
     name="runlane",
-    help="Durable sessions for AI agents.",
+    help="""Durable sessions for AI agents.
+
+A session is a conversation with an agent, kept by a server. An input starts a run: the
+agent works on it until it has answered. Input that comes meanwhile steers that run, waits
+for a run of its own, or replaces it.
+
+Begin with `runlane demo`, or with `runlane serve` and `runlane chat first`.""",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_db = typer.Typer(help="Look after the file of a store.", no_args_is_help=True)
+_db = typer.Typer(
+    help="Look after the file in which a server keeps its data.", no_args_is_help=True
+)
 
 
 def _print_version(value: bool) -> None:

@@ -37,7 +37,9 @@ _LINES_AHEAD = 64
 def chat(
     session: Annotated[
         str,
-        typer.Argument(help="The session; created if it is not there.", show_default=False),
+        typer.Argument(
+            help="The id of the session; created if it is not there.", show_default=False
+        ),
     ],
     target: Target = DEFAULT_TARGET,
     agent: Annotated[

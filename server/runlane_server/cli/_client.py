@@ -1,6 +1,8 @@
 """What the commands that call a server share. Built on the client alone."""
 
 import asyncio
+import contextlib
+import ipaddress
 import os
 import sys
 from collections.abc import AsyncIterator, Coroutine
@@ -29,12 +31,14 @@ Target = Annotated[
 ]
 AsJson = Annotated[
     bool,
-    typer.Option("--json", help="Print JSON: one document, or one line for each event."),
+    typer.Option("--json", help="Print JSON for programs: one line, or one for each event."),
 ]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")]
 After = Annotated[
     str | None,
-    typer.Option(help="The `next_cursor` of the page before.", show_default="the first page"),
+    typer.Option(
+        help="Go on where the page before said `more: --after`.", show_default="the first page"
+    ),
 ]
 DEFAULT_TARGET = "127.0.0.1:7480"
 
@@ -70,10 +74,28 @@ def _fail(text: str, code: int = 1) -> None:
 def _transport_text(target: str, error: TransportError) -> str:
     if error.code.name not in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}:
         return str(error)
+    if _is_here(target):
+        return (
+            f"no server answers at {target}; start one with `runlane serve --listen {target}`, "
+            "or name another with --target"
+        )
     return (
-        f"no server answers at {target}; start one with `runlane serve --listen {target}`, "
-        "or name another with --target"
+        f"no server answers at {target}; check that it runs there and that the address is "
+        "right. A server listens on its own machine alone unless its settings say otherwise: "
+        "then go through a tunnel. --target names another"
     )
+
+
+def _is_here(target: str) -> bool:
+    """Whether an address is one of this machine, where a server can be started."""
+    if target.startswith("unix:"):
+        return True
+    host = target.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
 
 
 @asynccontextmanager

@@ -20,20 +20,27 @@ from runlane_server.cli._client import (
     run,
 )
 
-SessionId = Annotated[str, typer.Argument(help="The session.", show_default=False)]
+SessionId = Annotated[str, typer.Argument(help="The id of the session.", show_default=False)]
 Agent = Annotated[
-    str | None, typer.Option(help="The agent that is to run.", show_default="the session's")
+    str | None, typer.Option(help="The agent that is to answer.", show_default="the session's")
 ]
 
 
 def sessions(
     target: Target = DEFAULT_TARGET,
     label: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE; give it again for more.")
+        list[str] | None,
+        typer.Option(help="Only with this label, KEY=VALUE; give it again for more."),
     ] = None,
-    state: Annotated[str | None, typer.Option(help="open or closed.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only those that are open, or closed.", show_default="both")
+    ] = None,
     order: Annotated[
-        str, typer.Option(help="created_desc, created_asc or updated_desc.")
+        str,
+        typer.Option(
+            help="created_desc (the newest first), created_asc, or updated_desc (the one that "
+            "changed last first)."
+        ),
     ] = "updated_desc",
     limit: Limit = 50,
     after: After = None,
@@ -93,14 +100,14 @@ def tail(
     session: SessionId,
     target: Target = DEFAULT_TARGET,
     after: Annotated[
-        int, typer.Option(min=0, help="Begin after this sequence; 0: at the first event.")
+        int, typer.Option(min=0, help="Begin after the event of this number; 0: at the first.")
     ] = 0,
     follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Go on with what comes.")
+        bool, typer.Option("--follow/--no-follow", help="Go on with what comes, or end.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Follow the events of a session."""
+    """Print the events of a session and follow what comes, until Ctrl-C."""
     run(target, _tail(target, session, after, follow=follow, as_json=as_json))
 
 
@@ -125,22 +132,30 @@ def submit(
     ],
     target: Target = DEFAULT_TARGET,
     mode: Annotated[
-        str, typer.Option(help="start, auto, queue, steer, follow_up or replace.")
+        str,
+        typer.Option(
+            help="Where a run is live already: start is refused; auto and steer add the input "
+            "to that run; queue and follow_up make a run of it afterwards; replace cancels "
+            "that run first. Where none is: steer and follow_up are refused, the others start one."
+        ),
     ] = "start",
     agent: Agent = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end of the run and print its answer.")
+        bool, typer.Option("--wait", help="Wait until the run has ended and print its answer.")
     ] = False,
     wait_seconds: Annotated[
         float | None,
-        typer.Option(min=0, help="The longest that --wait waits.", show_default="no limit"),
+        typer.Option(min=0, help="Wait, but no longer than this.", show_default="no limit"),
     ] = None,
     request_id: Annotated[
-        str | None, typer.Option(help="Submit once, however often this is run.")
+        str | None, typer.Option(help="Any id: the same one again submits nothing twice.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a session an input. A session that does not exist is created."""
+    """Say something to an agent: give a session an input, which starts or steers a run.
+
+    A session that does not exist is created.
+    """
     content = sys.stdin.read() if text == "-" else text
     call = _submit(
         target,
@@ -202,15 +217,18 @@ def interrupt(
     session: SessionId,
     target: Target = DEFAULT_TARGET,
     run_id: Annotated[
-        str | None, typer.Option("--run", help="Only this run.", show_default="the live one")
+        str | None,
+        typer.Option(
+            "--run", help="Only if this run is the live one.", show_default="whichever is live"
+        ),
     ] = None,
-    reason: Annotated[str, typer.Option(help="For people.")] = "",
+    reason: Annotated[str, typer.Option(help="Why, for people: kept with the run.")] = "",
     wait_seconds: Annotated[
-        float, typer.Option(min=0, max=300, help="How long to wait for the run to end.")
+        float, typer.Option(min=0, max=300, help="Wait so long for the run to end.")
     ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for the live run of a session to be cancelled. Next runs stay queued."""
+    """Cancel the live run of a session. Inputs that wait for runs of their own stay queued."""
     run(target, _interrupt(target, session, run_id, reason, wait_seconds, as_json=as_json))
 
 
@@ -233,11 +251,13 @@ async def _interrupt(
 
 
 def withdraw(
-    submission: Annotated[str, typer.Argument(help="The submission.", show_default=False)],
+    submission: Annotated[
+        str, typer.Argument(help="The id that `runlane submit` printed.", show_default=False)
+    ],
     target: Target = DEFAULT_TARGET,
     as_json: AsJson = False,
 ) -> None:
-    """Take back an input that is still pending."""
+    """Take back an input that is still pending: no run has taken it up yet."""
     run(target, _withdraw(target, submission, as_json=as_json))
 
 
@@ -252,7 +272,12 @@ async def _withdraw(target: str, submission: str, *, as_json: bool) -> None:
 
 def fork(
     source: Annotated[
-        str, typer.Argument(metavar="RUN", help="The run that has ended.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="The id of a run that has ended; `runlane runs` lists them.",
+            show_default=False,
+        ),
     ],
     target: Target = DEFAULT_TARGET,
     session_id: Annotated[
@@ -263,7 +288,7 @@ def fork(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new session with the history at the end of a run."""
+    """Make a new session that begins with all that was said up to the end of a run."""
     run(target, _fork(target, source, session_id, first, as_json=as_json))
 
 

@@ -23,7 +23,8 @@ _LOG = "Log"
 Listen = Annotated[
     list[str] | None,
     typer.Option(
-        help="HOST:PORT (port 0: any free one) or unix:PATH; give it again for more.",
+        help="Where to listen: HOST:PORT (port 0: any free one) or unix:PATH; give it again for "
+        "more.",
         show_default="127.0.0.1:7480",
         rich_help_panel=_SERVER,
     ),
@@ -31,48 +32,70 @@ Listen = Annotated[
 Store = Annotated[
     str | None,
     typer.Option(
-        help="sqlite:PATH or memory.", show_default="sqlite:runlane.db", rich_help_panel=_SERVER
+        help="Where data is kept: sqlite:PATH, or memory, which is gone with the process.",
+        show_default="sqlite:runlane.db",
+        rich_help_panel=_SERVER,
     ),
 ]
 Config = Annotated[
     Path | None,
     typer.Option(
-        help="A TOML file.", show_default="runlane.toml, if there", rich_help_panel=_SERVER
+        help="A TOML file with settings and with agents for the server to run.",
+        show_default="runlane.toml, if there",
+        rich_help_panel=_SERVER,
     ),
 ]
 InsecureListen = Annotated[
     bool | None,
     typer.Option(
         "--insecure-listen",
-        help="Listen beyond this machine, where nobody is asked for a credential.",
+        help="Allow to listen beyond this machine. Nobody is asked for a credential: whoever "
+        "reaches the port can do all.",
         rich_help_panel=_SERVER,
     ),
 ]
 DrainGrace = Annotated[
     float | None,
     typer.Option(
-        help="How long calls may take after SIGTERM.", show_default="10", rich_help_panel=_SERVER
+        help="How long calls in flight may take after SIGTERM.",
+        show_default="10",
+        rich_help_panel=_SERVER,
     ),
 ]
 Channelz = Annotated[
     bool | None,
-    typer.Option("--channelz", help="Serve channelz.", rich_help_panel=_SERVER),
+    typer.Option(
+        "--channelz",
+        help="Serve gRPC's channelz, which shows all connections.",
+        rich_help_panel=_SERVER,
+    ),
 ]
 DefaultAgent = Annotated[
-    str | None, typer.Option(help="Agent of runs that name none.", rich_help_panel=_AGENTS)
+    str | None, typer.Option(help="The agent of runs that name none.", rich_help_panel=_AGENTS)
 ]
 Agents = Annotated[
     str | None,
     typer.Option(
-        help="Agents that runs may name, with commas.", show_default="all", rich_help_panel=_AGENTS
+        help="The agents that runs may name, separated by commas.",
+        show_default="every name",
+        rich_help_panel=_AGENTS,
     ),
 ]
 LogLevel = Annotated[
     str | None,
-    typer.Option(help="debug, info, warning or error.", show_default="info", rich_help_panel=_LOG),
+    typer.Option(
+        help="The least that is logged: debug, info, warning or error.",
+        show_default="info",
+        rich_help_panel=_LOG,
+    ),
 ]
 LogFormat = Annotated[
-    str | None, typer.Option(help="console or json.", show_default="console", rich_help_panel=_LOG)
+    str | None,
+    typer.Option(
+        help="For people (console) or for programs (json).",
+        show_default="console",
+        rich_help_panel=_LOG,
+    ),
 ]
 
 
@@ -91,7 +114,8 @@ def serve(
     """Run a server until SIGTERM or Ctrl-C.
 
     Prints `listening on ADDRESS` for each address once it takes calls; logs go to stderr.
-    Every setting can also stand in the environment (RUNLANE_STORE, ...) and in the file.
+    Every setting can also stand in the environment (RUNLANE_STORE, ...) and in the file;
+    docs/operations.md lists them all.
     """
     flags = {
         "listen": listen,
@@ -141,7 +165,7 @@ def _say_ready(addresses: list[str]) -> None:
 
 
 def check(
-    path: Annotated[Path, typer.Argument(help="The file.", show_default=False)],
+    path: Annotated[Path, typer.Argument(help="The file, such as runlane.db.", show_default=False)],
 ) -> None:
     """Check the file of a store that no server has open.
 

@@ -24,10 +24,16 @@ from runlane_server.cli._client import (
 _YES = frozenset({"y", "yes", "approve"})
 _NO = frozenset({"n", "no", "reject"})
 
-SessionId = Annotated[str, typer.Argument(help="The session.", show_default=False)]
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run.", show_default=False)]
+SessionId = Annotated[str, typer.Argument(help="The id of the session.", show_default=False)]
+RunId = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="The id of the run; `runlane runs` lists them."),
+]
 OnlyRun = Annotated[
-    str | None, typer.Option("--run", help="Only this run.", show_default="the live one")
+    str | None,
+    typer.Option(
+        "--run", help="Only if this run is the live one.", show_default="whichever is live"
+    ),
 ]
 
 
@@ -37,7 +43,10 @@ def pause(
     run_id: OnlyRun = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop the live run of a session at its next boundary. It keeps its place."""
+    """Stop the live run of a session at its next boundary: between two model steps.
+
+    The run keeps its place, and nothing is lost; `runlane unpause` lets it go on.
+    """
     run(target, _pause(target, session, run_id, as_json=as_json))
 
 
@@ -72,7 +81,7 @@ def inbox(
     after: After = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what waits for an answer, the oldest first."""
+    """List the questions that wait for an answer, the oldest first."""
     run(target, _inbox(target, session, limit, after, as_json=as_json))
 
 
@@ -96,7 +105,7 @@ def tools(
     after: After = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the tool calls of a run."""
+    """List the tool calls of a run, and how far each got."""
     run(target, _tools(target, run_id, limit, after, as_json=as_json))
 
 
@@ -113,34 +122,52 @@ async def _tools(target: str, run_id: str, limit: int, after: str | None, *, as_
 def answer(
     what: Annotated[
         str,
-        typer.Argument(metavar="WHAT", help="The interaction, or its session.", show_default=False),
+        typer.Argument(
+            metavar="WHAT",
+            help="The id of the question (`runlane inbox` lists them), or of its session.",
+            show_default=False,
+        ),
     ],
     text: Annotated[
         str | None,
         typer.Argument(
-            help="The answer to a question, or JSON for a form; - reads it from stdin.",
+            help="The answer: a text to a question, JSON to a form, y or n (and why) to tools "
+            "that ask whether they may run. - reads it from stdin.",
             show_default=False,
         ),
     ] = None,
     target: Target = DEFAULT_TARGET,
     approve: Annotated[
         bool | None,
-        typer.Option("--approve/--reject", help="Whether the tool calls may run."),
+        typer.Option(
+            "--approve/--reject",
+            help="In place of a text: whether the tool calls may run.",
+            show_default=False,
+        ),
     ] = None,
     but: Annotated[
         list[str] | None,
-        typer.Option("--but", help="A tool call with the other verdict; again for more."),
+        typer.Option(
+            "--but",
+            help="With --approve or --reject: the id of a tool call that gets the other verdict. "
+            "Give it again for more.",
+        ),
     ] = None,
-    reason: Annotated[str, typer.Option(help="Of a verdict, for the model.")] = "",
+    reason: Annotated[
+        str, typer.Option(help="With --approve or --reject: why, for the model.")
+    ] = "",
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the run stops, and print its answer.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Answer what a run waits for; it goes on."""
-    said = sys.stdin.read() if text == "-" else text
-    if (said is None) == (approve is None):
+    """Answer what a run waits for; the run goes on."""
+    if (text is None) == (approve is None):
         raise typer.BadParameter("give either a text, or --approve or --reject")
+    if approve is None and (but or reason):
+        option = "--but" if but else "--reason"
+        raise typer.BadParameter(f"{option} goes with --approve or --reject, not with a text")
+    said = sys.stdin.read() if text == "-" else text
     run(
         target,
         _answer(target, what, said, approve, but or [], reason, wait=wait, as_json=as_json),
@@ -202,6 +229,8 @@ def _said(
 ) -> runlane.Answer:
     if text is not None:
         return given(asked, text)
+    if not asked.calls:
+        raise ValueError(f"this is a {asked.kind}, and no tool asks whether it may run")
     unknown = [key for key in but if key not in {call.tool_call_id for call in asked.calls}]
     if unknown:
         raise ValueError(f"{unknown[0]} is no call that asks")
@@ -237,14 +266,18 @@ def restore(
     target: Target = DEFAULT_TARGET,
     activation: Annotated[
         str | None,
-        typer.Option(help="Only if this is its activation.", show_default="the current one"),
+        typer.Option(
+            help="Only if this is still its activation, the turn of an executor at it.",
+            show_default="the current one",
+        ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Also where an executor has it: that is cut off.")
+        bool,
+        typer.Option("--force", help="Also where an executor has it, which is cut off then."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring back a run whose executor was lost."""
+    """Bring back a run whose executor was lost, so that another one takes it."""
     run(target, _restore(target, run_id, activation, force=force, as_json=as_json))
 
 
