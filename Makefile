@@ -61,8 +61,9 @@ gen: $(VENV)/.dev $(GEN_VENV)/.done ## make the generated code anew
 	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
 	$(BIN)/python tools/place_generated.py
 
-gen-check: gen ## the generated code is fresh
-	@test -z "$$(git status --porcelain clients/python/runlane/v1 clients/python/runlane/_vendor)" || { git status --short clients/python/runlane/v1 clients/python/runlane/_vendor; echo 'generated code is not fresh: run make gen and commit'; exit 1; }
+gen-check: $(VENV)/.dev $(GEN_VENV)/.done ## the generated code is as the protos say
+	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
+	$(BIN)/python tools/place_generated.py --check
 
 clean: ## remove what was made
 	rm -rf $(VENV) $(GEN_VENV) build dist .mypy_cache .ruff_cache .pytest_cache

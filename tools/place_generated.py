@@ -2,16 +2,19 @@
 
 `runlane.v1` goes to the client as it is. `buf.validate` goes under
 `runlane._vendor`, so that the distribution takes no top-level name but its
-own; the imports are rewritten to match.
+own; the imports are rewritten to match. With `--check` nothing is moved: it is told what in
+its place is not as it was generated, committed or not.
 """
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = ROOT / "build" / "gen"
 CLIENT = ROOT / "clients" / "python" / "runlane"
+PLACES = ("v1", "_vendor")
 HEADER = '"""Generated code. `make gen` makes it anew."""\n'
 
 
@@ -30,13 +33,47 @@ def _place(source: Path, target: Path) -> None:
             (target / path.name).write_text(_rewrite(path.read_text()))
 
 
-def main() -> None:
-    """Places both packages."""
-    _place(GENERATED / "runlane" / "v1", CLIENT / "v1")
-    shutil.rmtree(CLIENT / "_vendor", ignore_errors=True)
-    _place(GENERATED / "buf" / "validate", CLIENT / "_vendor" / "buf" / "validate")
-    for folder in (CLIENT / "_vendor", CLIENT / "_vendor" / "buf"):
+def place(generated: Path, package: Path) -> None:
+    """Places both packages.
+
+    Args:
+        generated: What buf wrote.
+        package: Where they go.
+    """
+    _place(generated / "runlane" / "v1", package / "v1")
+    shutil.rmtree(package / "_vendor", ignore_errors=True)
+    _place(generated / "buf" / "validate", package / "_vendor" / "buf" / "validate")
+    for folder in (package / "_vendor", package / "_vendor" / "buf"):
         (folder / "__init__.py").write_text(HEADER)
+
+
+def differing(fresh: Path, package: Path) -> list[str]:
+    """Returns the paths in a package that are not as in a fresh one, or only in one of them."""
+    told, found = _contents(fresh), _contents(package)
+    return sorted(path for path in told.keys() | found if told.get(path) != found.get(path))
+
+
+def _contents(package: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(package).as_posix(): path.read_bytes()
+        for name in PLACES
+        for path in (package / name).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def main() -> None:
+    """Places what was generated, or checks what is in place."""
+    if "--check" not in sys.argv[1:]:
+        place(GENERATED, CLIENT)
+        return
+    fresh = ROOT / "build" / "fresh"
+    place(GENERATED, fresh)
+    stale = differing(fresh, CLIENT)
+    for path in stale:
+        print(f"{(CLIENT / path).relative_to(ROOT)}: not as it is generated")
+    if stale:
+        sys.exit("generated code is not fresh: run make gen")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ A session is a conversation with an agent, kept by a server. An input starts a r
 agent works on it until it has answered. Input that comes meanwhile steers that run, waits
 for a run of its own, or replaces it.
 
-Begin with `runlane demo`, or with `runlane serve` and `runlane chat first`.""",
+Begin with `runlane demo`. Then put an agent into runlane.toml, as the README shows, and
+start `runlane serve` and `runlane chat first`.""",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
