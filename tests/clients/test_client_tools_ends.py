@@ -18,10 +18,11 @@ from client_tool_script import (
 )
 from runlane import tool
 from runlane.v1 import executor_service_pb2 as pb
-from runlane.v1 import run_pb2
-from support.gate import yielded
+from runlane.v1 import message_pb2, run_pb2
+from support.gate import until, yielded
 
 pytestmark = pytest.mark.asyncio
+CANCELLED = message_pb2.ToolResult.OUTCOME_CANCELLED
 
 
 @pytest.fixture
@@ -286,3 +287,44 @@ async def test_under_stop_a_failure_comes_after_all_other_results(script: ToolSc
     async with equipped(client, Turns(calls), [add, fails]):
         await script.end()
     assert len(script.results()) == 66
+
+
+@pytest.mark.parametrize("ends", ["closed", "cancelled"])
+async def test_calls_that_were_claimed_and_not_begun_are_no_open_question(script, client, ends):
+    """The end comes while the claim is on its way."""
+    on_its_way, go_on, ran = asyncio.Event(), asyncio.Event(), []
+    takes = script.commit
+
+    async def commit(request, context):
+        answer = await takes(request, context)
+        if any(one.HasField("claim_tool_calls") for one in request.operations):
+            on_its_way.set()
+            await go_on.wait()
+        return answer
+
+    def effect() -> None:
+        ran.append(1)
+
+    script.server.handlers["Commit"] = commit
+    script.leases.put_nowait(lease())
+    async with equipped(client, Turns([call("effect")]), [effect]) as executor:
+        await asyncio.wait_for(on_its_way.wait(), 10)
+        if ends == "closed":
+            closing = asyncio.create_task(executor.aclose())
+            await yielded()
+            go_on.set()
+            await asyncio.wait_for(closing, 10)
+        else:
+            (activation,) = executor._work.values()
+            script.control.put_nowait(pb.ActivationControl(cancel_requested=True))
+            await until(activation._lease._cancel.is_set)
+            script.cancel = True
+            go_on.set()
+            await script.end()
+    assert ran == []
+    if ends == "closed":
+        assert script.kinds()[-2:] == [["results"], ["release"]]
+        assert script.said("effect") == "the executor stopped before this was run"
+    else:
+        assert script.kinds()[-1] == ["results", "finish"]
+        assert script.results()["effect"].outcome == CANCELLED

@@ -75,6 +75,8 @@ class Batch:
         self._plans: dict[str, Plan] = {}
         # Results of calls that were run, until they are committed.
         self._unsent: list[message_pb2.ToolResult] = []
+        # Calls that were claimed and are to be run.
+        self._claimed: list[str] = []
         self._external_token = ""
         self.message_number = 0
         self.delivered: list[message_pb2.Message] = []
@@ -127,10 +129,16 @@ class Batch:
         if not running and not others:
             await self._commit_last([*head, *claims, *results], failed=bool(settled))
             return
-        await self._commit([*head, *claims, *results])
-        for portion in others:
-            if not self._lease.over:
-                await self._commit([_results(portion)])
+        try:
+            await self._commit([*head, *claims, *results])
+            for portion in others:
+                if not self._lease.over:
+                    await self._commit([_results(portion)])
+        except asyncio.CancelledError:
+            self._leave_unrun(ToolOutcome.ERROR, "the executor stopped before this was run")
+            if self._lease.release_on_cancel:
+                await self._part({})
+            raise
         if self._lease.over:
             return
         if running:
@@ -173,6 +181,10 @@ class Batch:
 
     async def _run_all(self, running: dict[str, Run]) -> None:
         """Runs claimed calls beside each other and commits their results as they come."""
+        if self._lease.cancelling:
+            self._leave_unrun(ToolOutcome.CANCELLED, "the run was cancelled before this was run")
+            await self._give_up({})
+            return
         tasks = {
             asyncio.create_task(self._run_one(key, plan)): key for key, plan in running.items()
         }
@@ -242,6 +254,11 @@ class Batch:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool may raise anything
             log_failure(plan.tool, context, error)
             return raised_result(key, error)
+
+    def _leave_unrun(self, outcome: ToolOutcome, text: str) -> None:
+        """Gives results to calls that were claimed and not begun: nothing of them is open."""
+        self._unsent += [error_result(key, text, outcome) for key in self._claimed]
+        self._claimed.clear()
 
     async def _halt(self, tasks: "dict[asyncio.Task[message_pb2.ToolResult], str]") -> None:
         """Stops what runs, and keeps the results that there are all the same."""
@@ -326,6 +343,7 @@ class Batch:
         self.delivered += answer.delivered
         self._external_token = answer.external_token
         for operation in operations:
+            self._claimed += operation.claim_tool_calls.tool_call_ids
             for result in operation.commit_tool_results.results:
                 call = self._calls[result.tool_call_id]
                 call.settled, call.result = True, result

@@ -37,8 +37,6 @@ Taken: TypeAlias = Callable[[Sequence[pb.Operation], pb.CommitResponse], None]
 OUTAGE: Final = 900.0
 # Seconds to give a run back, or to say goodbye to it, when the executor stops.
 PARTING: Final = 5.0
-# The longest pause, in seconds, after an odd error of what keeps a lease.
-_LONGEST_PAUSE: Final = 30.0
 # Seconds that cancelled work may take to stop before its run is settled without it.
 _STOP: Final = 5.0
 _STOPPED: Final = frozenset(
@@ -101,6 +99,11 @@ class Lease:
             raise LostError
         if self._cancel.is_set():
             raise CancelRequestedError
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether cancellation of the run was requested."""
+        return self._cancel.is_set()
 
     async def commit(
         self,
@@ -273,7 +276,8 @@ class Lease:
         An odd error is no reason to stop: the work goes on, and needs its lease and the word
         of a cancellation. So the keeper is run again.
         """
-        pause = min(FIRST_HEARTBEAT, self._duration / 3)
+        longest = self._duration / 3
+        pause = min(FIRST_HEARTBEAT, longest)
         while True:
             try:
                 await keeper()
@@ -284,7 +288,7 @@ class Lease:
             except Exception as error:  # noqa: BLE001 - see above
                 _LOG.warning("activation %s: %r", self.fence.activation_id, error)
                 await asyncio.sleep(pause)
-                pause = min(_LONGEST_PAUSE, 2 * pause)
+                pause = min(2 * pause, longest)
                 continue
             return
 
