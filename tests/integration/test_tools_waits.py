@@ -199,3 +199,25 @@ async def test_an_executor_that_stops_amid_the_handing_over_tells_the_model(shar
             assert (await manager.wait(receipt.run_id)).text == "done"
     assert model.results["pay"].outcome is ToolOutcome.ERROR
     assert "whether the other system was reached is open" in model.results["pay"].text
+
+
+async def test_a_schema_that_is_none_ends_the_run_and_keeps_the_results(shared):
+    """What ran beside it is no open question: the run fails, and is not outcome_unknown."""
+
+    @tool(form={"type": "nonsense"})
+    def broken() -> str:
+        """Asks in vain."""
+        return "?"
+
+    @tool
+    def effect() -> str:
+        """Does something."""
+        return "done"
+
+    model = Turns([call("effect"), call("broken")])
+    async with session(shared, model, [effect, broken]) as (manager, client):
+        ended = await manager.run("go")
+        assert ended.stop_reason is runlane.StopReason.FAILED
+        assert ended.failure.reason is runlane.RunFailureReason.EXECUTOR_ERROR
+        calls = {one.name: one for one in (await client.list_tool_calls(ended.run_id)).items}
+    assert (calls["effect"].state, calls["effect"].text) == ("committed", "done")

@@ -19,7 +19,7 @@ from runlane._executor.lease import (
 from runlane._executor.toolbox import Ask, Plan, Question, Run, Settle, Toolbox, log_failure
 from runlane._executor.tools import ToolContext
 from runlane._time import to_seconds
-from runlane.errors import RunCancelling, RunlaneError
+from runlane.errors import RunCancelling, RunlaneError, ServiceError
 from runlane.v1 import executor_service_pb2 as pb
 from runlane.v1 import interaction_pb2, message_pb2, run_pb2
 
@@ -204,6 +204,10 @@ class Batch:
                         return
         except CancelRequestedError:
             await self._give_up(tasks)
+        except ServiceError:
+            # What was to follow the results was refused, and they with it.
+            await self._part(tasks)
+            raise
         except asyncio.CancelledError:
             if self._lease.release_on_cancel:
                 await self._part(tasks)
@@ -277,7 +281,7 @@ class Batch:
         await self._lease.commit(operations, finish=cancelled, taken=self._taken)
 
     async def _part(self, tasks: "dict[asyncio.Task[message_pb2.ToolResult], str]") -> None:
-        """The executor stops: what has a result is kept."""
+        """The work ends here: what has a result is kept."""
         await self._halt(tasks)
         try:
             for portion in list(_portions(self._unsent)):
