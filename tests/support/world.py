@@ -151,8 +151,7 @@ class World:
         """Fires the alarms that are due, as the alarm clock of a server does."""
         timers = self.app._timers
         while timers._heap and timers._heap[0][0] <= self.clock.now():
-            due_time, _, alarm = heapq.heappop(timers._heap)
-            await timers._handle(due_time, alarm)
+            await timers._handle(heapq.heappop(timers._heap))
         await self.engine.flush()
 
     def faults(self, where: str, error: Exception | None, times: int = 1) -> None:
