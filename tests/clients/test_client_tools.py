@@ -405,7 +405,7 @@ async def test_what_makes_no_form_and_no_external_wait_is_refused():
         return of
 
     for settings, function, match in (
-        ({"form": {"type": "object"}, "external": "it"}, text, "either"),
+        ({"form": {"type": "object"}, "external": "it"}, text, "not for two"),
         ({"external": "it"}, text, "ToolContext"),
         ({"form": {"type": "object"}}, later, "not async"),
         ({"form": {"type": {1}}}, text, "no JSON"),

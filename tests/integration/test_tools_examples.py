@@ -34,3 +34,11 @@ def test_crash_and_recover(shared):
         "died in a tool that must not run twice",
         "its run ended outcome_unknown",
     ]
+
+
+def test_child_run(shared):
+    assert say("child_run.py", shared.address) == [
+        "answer: The soup is good. The cake is good.",
+        "child run: taster completed: How is the soup?",
+        "child run: taster completed: How is the cake?",
+    ]

@@ -67,6 +67,8 @@ from runlane._events import (
 )
 from runlane._executor import (
     Agent,
+    ChildRun,
+    Compaction,
     Executor,
     McpTools,
     Model,
@@ -206,12 +208,14 @@ __all__ = [
     "BlockInput",
     "CallHasChild",
     "CallUnresolved",
+    "ChildRun",
     "ChildSession",
     "ChildrenMode",
     "ChildrenWait",
     "Client",
     "ClientClosedError",
     "Command",
+    "Compaction",
     "Control",
     "DataBlock",
     "Decision",

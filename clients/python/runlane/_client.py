@@ -21,6 +21,7 @@ _STOPS: Final = (
     RunEventKind.RUN_WAITING,
     RunEventKind.RUN_PAUSED,
     RunEventKind.RUN_TERMINAL,
+    RunEventKind.INTERACTION_OPENED,
     SubmissionEventKind.SUBMISSION_MOVED,
     SubmissionEventKind.SUBMISSION_FAILED,
     SubmissionEventKind.SUBMISSION_WITHDRAWN,
@@ -102,8 +103,8 @@ class Client(SessionCalls, ControlCalls, HistoryCalls):
             run_id: The run.
             session_id: The session, to have it checked.
             timeout: Seconds to wait; None: without end. The run goes on either way.
-            until: `terminal`, or `stopped` to return also where the run waits for an answer
-                or was paused.
+            until: `terminal`, or `stopped` to return also where the run, or a child run of it,
+                waits for an answer, or it was paused.
 
         Raises:
             TimeoutError: It has not come to that in time.
@@ -138,9 +139,10 @@ class Client(SessionCalls, ControlCalls, HistoryCalls):
                 if answer.HasField("run"):
                     # It ended between the two reads.
                     continue
-            elif run.stopped:
+            else:
                 asked = [one for one in state.open_interactions if one.run_id == run_id]
-                return RunResult(run=run, output=None, interaction=next(iter(asked), None))
+                if run.stopped or asked:
+                    return RunResult(run=run, output=None, interaction=next(iter(asked), None))
             events = self.events(
                 session_id, after_sequence=state.sequence, run_ids=[run_id], types=_STOPS
             )

@@ -81,6 +81,8 @@ def usage(record: run_pb2.Usage) -> r.Usage:
         reasoning_tokens=record.reasoning_tokens,
         tool_calls=record.tool_calls,
         cost_usd_micros=record.cost_usd_micros,
+        compaction_input_tokens=record.compaction_input_tokens,
+        compaction_output_tokens=record.compaction_output_tokens,
     )
 
 

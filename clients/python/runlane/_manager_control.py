@@ -75,9 +75,13 @@ class ManagerControl:
             InteractionClosed: It ended without an answer.
             TimeoutError: The run has not stopped in time; the answer stands.
         """
-        answered = await self.admit_resume(answer, interaction, request_id=request_id)
+        self._check_open()
+        await self._ready()
+        # Of a proxy it is the run of this session that is waited for, not the one that asks.
+        asked = await self._asked(interaction)
+        await self.admit_resume(answer, asked, request_id=request_id)
         return await self._client.wait_run(
-            answered.run_id, session_id=self._session_id, timeout=timeout, until="stopped"
+            asked.run_id, session_id=self._session_id, timeout=timeout, until="stopped"
         )
 
     async def admit_resume(
@@ -95,7 +99,8 @@ class ManagerControl:
             request_id: Makes the call idempotent beyond its own repeats.
 
         Returns:
-            A receipt with the ids of run and interaction.
+            A receipt with the ids of run and interaction; for the question of a child run
+            they are its.
 
         Raises:
             InteractionNotFound: The session waits for no answer, or not for this one.

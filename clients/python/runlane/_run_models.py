@@ -35,7 +35,9 @@ class Usage(Record):
         cached_input_tokens: Of the input tokens, those read from the provider's cache.
         reasoning_tokens: Of the output tokens, those spent on reasoning.
         tool_calls: Tool calls that model steps asked for; only of a run.
-        cost_usd_micros: Cost in millionths of a US dollar.
+        cost_usd_micros: Cost in millionths of a US dollar; of a run with that of its summaries.
+        compaction_input_tokens: Tokens read for summaries; only of a run, and in no budget.
+        compaction_output_tokens: Tokens written as summaries; only of a run.
     """
 
     model_steps_reserved: int = 0
@@ -46,6 +48,8 @@ class Usage(Record):
     reasoning_tokens: int = 0
     tool_calls: int = 0
     cost_usd_micros: int = 0
+    compaction_input_tokens: int = 0
+    compaction_output_tokens: int = 0
 
 
 class RunOptions(Record):
@@ -227,7 +231,12 @@ class Run(Record):
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing goes on: it waits for an answer, is paused, or has ended."""
+        """Whether nothing goes on: it waits for an answer, is paused, or has ended.
+
+        One that waits for child runs goes on: they do.
+        """
+        if self.waiting_children is not None or self.ending_cause is not None:
+            return False
         return self.phase in {RunPhase.WAITING, RunPhase.PAUSED, RunPhase.TERMINAL}
 
 
@@ -237,7 +246,8 @@ class RunResult(Record):
     Attributes:
         run: The run.
         output: The message that is its answer; None where it has none.
-        interaction: The open interaction that it waits for; None unless it waits.
+        interaction: The open interaction that it waits for, or that a child run of it does;
+            None unless an answer is waited for.
     """
 
     run: Run

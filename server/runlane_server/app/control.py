@@ -3,9 +3,11 @@
 import base64
 import hashlib
 import hmac
+from contextlib import suppress
 from typing import Any
 
 from runlane_server.app.base import UseCase, run_view
+from runlane_server.app.notices import Notices
 from runlane_server.app.views import Caller, Page, Result, RunView
 from runlane_server.core.answers import (
     InteractionAnswered,
@@ -24,8 +26,9 @@ from runlane_server.core.commands import (
 )
 from runlane_server.core.errors import NotLive, NotOpen, Reason, Refused
 from runlane_server.core.model import SessionKey
-from runlane_server.core.words import InteractionState
-from runlane_server.store.base import InteractionRow, ToolCallRow
+from runlane_server.core.words import InteractionState, NoticeKind
+from runlane_server.store.base import InteractionRow, StoredNotice, ToolCallRow
+from runlane_server.store.errors import StoreError
 
 
 def external_token(secret: bytes, interaction_id: str) -> str:
@@ -78,9 +81,12 @@ class Control(UseCase):
         """Answers an interaction. The same answer again gives the stored one."""
         key = SessionKey(caller.namespace, row.session_id)
         try:
-            return await self._command(caller, key, command)
+            result = await self._command(caller, key, command)
         except (NotLive, NotOpen):
             pass
+        else:
+            await self._tell_parents(key, command.run_id)
+            return result
         settled = await self.find_interaction(
             caller.namespace, command.run_id, command.interaction_id
         )
@@ -104,6 +110,22 @@ class Control(UseCase):
         )
         answer = InteractionAnswered(sequence, facts, run_view(run).facts)
         return Result(answer, replayed=False)
+
+    async def _tell_parents(self, key: SessionKey, run_id: str) -> None:
+        """Tells those above a child run of an answer now: who gave it sees no question again.
+
+        The notices are on disk, so where this fails they come a little later.
+        """
+        notices = Notices(self.services)
+        with suppress(Refused, StoreError):
+            while True:
+                state = (await self.services.engine.peek(key)).state
+                parent = state.parent if state is not None else None
+                if parent is None:
+                    return
+                key = SessionKey(key.namespace, parent.session_id)
+                await notices.take(StoredNotice(key, NoticeKind.CHILD, run_id))
+                run_id = parent.run_id
 
     async def restore_run(self, caller: Caller, command: RestoreRun) -> Result[RestoreAnswer]:
         """Brings back a run whose executor was lost."""

@@ -4,6 +4,7 @@ from runlane._executor.loop import Executor
 from runlane._executor.mcp import McpTools
 from runlane._executor.model import (
     Agent,
+    Compaction,
     Model,
     ModelDelta,
     ModelError,
@@ -12,6 +13,7 @@ from runlane._executor.model import (
     StreamingModel,
 )
 from runlane._executor.tools import (
+    ChildRun,
     Tool,
     ToolContext,
     ToolError,
@@ -22,6 +24,8 @@ from runlane._executor.tools import (
 
 __all__ = [
     "Agent",
+    "ChildRun",
+    "Compaction",
     "Executor",
     "McpTools",
     "Model",

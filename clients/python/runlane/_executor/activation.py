@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+from dataclasses import replace
 from typing import Final
 
 import grpc
@@ -33,6 +34,7 @@ from runlane._executor.model import (
 from runlane._executor.toolbox import Toolbox
 from runlane._retry import STREAM_DEADLINE, delay, reopenable
 from runlane.errors import (
+    OperationInvalid,
     RunCancelling,
     RunlaneError,
     RunNotFound,
@@ -49,6 +51,7 @@ _LOG = logging.getLogger("runlane.executor")
 _MESSAGE_BYTES: Final = 4096
 _MODEL_NAME_BYTES: Final = 255
 _FINISH_REASON_BYTES: Final = 64
+_SUMMARY_BYTES: Final = 256 * 1024
 _RESERVE: Final = pb.Operation(reserve_model_step=pb.ReserveModelStep())
 
 
@@ -69,6 +72,7 @@ class ActivationTask:
         self._toolbox = toolbox
         self._lease = Lease(caller, leased, lease_duration)
         self._messages: list[Message] = []
+        self._summary = message_pb2.Summary()
 
     def stop_gently(self, *, release: bool) -> None:
         """Says whether the task, when it is cancelled, gives its run back."""
@@ -122,7 +126,9 @@ class ActivationTask:
             grant = grant or await self._reserve()
             if grant.state != pb.ReserveModelStepResult.STATE_GRANTED:
                 return
-            grant = await self._answer(grant, await self._ask(grant))
+            request = await self._compacted(self._request(grant))
+            if request is not None:
+                grant = await self._answer(grant, await self._ask(request))
 
     async def _reserve(self) -> pb.ReserveModelStepResult:
         answer = await self._lease.commit([_RESERVE])
@@ -134,7 +140,9 @@ class ActivationTask:
 
     async def _load(self) -> None:
         if self._leased.HasField("context"):
-            self._messages = [message_from_pb(m) for m in self._leased.context.messages]
+            context = self._leased.context
+            self._summary = context.summary
+            self._messages = [message_from_pb(m) for m in context.messages]
         else:
             await self._read_on()
 
@@ -171,6 +179,9 @@ class ActivationTask:
         complete = False
         try:
             async for frame in call:
+                if frame.HasField("summary"):
+                    # It covers more than what was known: what follows is the whole context.
+                    self._summary, self._messages = frame.summary, []
                 self._messages.extend(message_from_pb(message) for message in frame.messages)
                 complete = complete or frame.HasField("end")
         finally:
@@ -179,11 +190,11 @@ class ActivationTask:
 
     # --- the model ---------------------------------------------------------
 
-    async def _ask(self, grant: pb.ReserveModelStepResult) -> ModelResponse:
+    def _request(self, grant: pb.ReserveModelStepResult) -> ModelRequest:
         run = self._leased.run
         fence = self._lease.fence
         options = run.options.request_options_json
-        request = ModelRequest(
+        return ModelRequest(
             agent=self._agent.name,
             system=self._agent.system,
             messages=tuple(self._messages),
@@ -195,7 +206,40 @@ class ActivationTask:
             attempt=fence.epoch,
             model_stream_id=grant.model_stream_id,
             tools=self._toolbox.specs(frozenset(run.options.tools)),
+            summary=self._summary.text,
+            summary_through=self._summary.through_message_number,
         )
+
+    async def _compacted(self, request: ModelRequest) -> ModelRequest | None:
+        """Returns the request, with a summary where the agent makes one; None: the run is over."""
+        if self._agent.compact is None:
+            return request
+        made = await self._lease.unless_told(self._agent.compact(request))
+        if made is None:
+            return request
+        operation = pb.RecordCompaction(
+            through_message_number=made.through_message_number,
+            summary=clean(made.summary, _SUMMARY_BYTES),
+            usage=usage_to_pb(made.usage),
+            model=clean(made.model, _MODEL_NAME_BYTES),
+        )
+        try:
+            await self._lease.commit([pb.Operation(record_compaction=operation)])
+        except OperationInvalid as error:
+            _LOG.warning("a summary for run %s was refused: %s", request.run_id, error)
+            return request
+        if self._lease.over:
+            return None
+        self._messages = []
+        await self._read_on()
+        return replace(
+            request,
+            messages=tuple(self._messages),
+            summary=self._summary.text,
+            summary_through=self._summary.through_message_number,
+        )
+
+    async def _ask(self, request: ModelRequest) -> ModelResponse:
         model = self._agent.model
         if isinstance(model, StreamingModel):
             return await self._lease.unless_told(self._stream_model(model, request))

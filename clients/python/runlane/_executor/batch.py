@@ -16,7 +16,16 @@ from runlane._executor.lease import (
     Lease,
     LostError,
 )
-from runlane._executor.toolbox import Ask, Plan, Question, Run, Settle, Toolbox, log_failure
+from runlane._executor.toolbox import (
+    Ask,
+    Delegate,
+    Plan,
+    Question,
+    Run,
+    Settle,
+    Toolbox,
+    log_failure,
+)
 from runlane._executor.tools import ToolContext
 from runlane._time import to_seconds
 from runlane.errors import RunCancelling, RunlaneError, ServiceError
@@ -30,6 +39,7 @@ _IDS: Final = 64
 # Results that come within this many seconds of each other are committed as one.
 _LINGER: Final = 0.05
 _FACTS: Final = frozenset({"commit_model_step", "commit_tool_results"})
+_ALL_CHILDREN: Final = run_pb2.ChildrenWait(mode=run_pb2.ChildrenWait.MODE_ALL)
 _COMMIT_BYTES: Final = 2 * 1024 * 1024
 
 
@@ -126,7 +136,8 @@ class Batch:
         claims = self._claims(running)
         first, *others = list(_portions(settled)) or [[]]
         results = [_results(first)] if first else []
-        if not running and not others:
+        starts = [] if failing else self._starts()
+        if not running and not others and not starts:
             await self._commit_last([*head, *claims, *results], failed=bool(settled))
             return
         try:
@@ -134,6 +145,9 @@ class Batch:
             for portion in others:
                 if not self._lease.over:
                     await self._commit([_results(portion)])
+            for start in starts:
+                if not self._lease.over:
+                    await self._start_child(start)
         except asyncio.CancelledError:
             self._leave_unrun(ToolOutcome.ERROR, "the executor stopped before this was run")
             if self._lease.release_on_cancel:
@@ -153,6 +167,28 @@ class Batch:
             for key, call in self._calls.items()
             if not call.settled
         }
+
+    def _starts(self) -> list[pb.StartChildRun]:
+        """Returns the child runs that are still to be started."""
+        plans = [plan for plan in self._plans.values() if isinstance(plan, Delegate)]
+        return [plan.start for plan in plans if plan.start is not None]
+
+    async def _start_child(self, start: pb.StartChildRun) -> None:
+        """Starts a child run; where that is refused, the model is told so."""
+        try:
+            await self._commit([pb.Operation(start_child_run=start)])
+        except ServiceError as error:
+            _LOG.warning("a child run of run %s was refused: %s", self._run.run_id, error.reason)
+            told = f"the child run could not be started: {error.reason}"
+            await self._commit([_results([error_result(start.tool_call_id, told)])])
+
+    @property
+    def _delegated(self) -> bool:
+        """Whether child runs are still to answer calls."""
+        return any(
+            isinstance(plan, Delegate) and not self._calls[key].settled
+            for key, plan in self._plans.items()
+        )
 
     def _of(self, kind: type[Run]) -> dict[str, Run]:
         return {key: plan for key, plan in self._plans.items() if isinstance(plan, kind)}
@@ -302,6 +338,9 @@ class Batch:
             return
         if prompt is not None:
             await self._commit(operations, suspend=pb.Suspend(prompt=prompt))
+            return
+        if self._delegated and not (failed and self._stops):
+            await self._commit(operations, suspend=pb.Suspend(children=_ALL_CHILDREN))
             return
         # A boundary takes a pause, and the STOP policy the run: then nothing is to follow.
         ends = self._lease.pausing or (failed and self._stops)

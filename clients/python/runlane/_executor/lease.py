@@ -196,7 +196,7 @@ class Lease:
             raise LostError from error
         if taken is not None:
             taken(operations, answer)
-        if answer.outcome_applied or answer.run.phase in _STOPPED:
+        if answer.outcome_applied or answer.run.phase in _STOPPED or answer.run.ending_cause:
             self.over = True
             return answer
         if answer.fence_lost:

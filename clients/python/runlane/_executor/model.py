@@ -1,11 +1,11 @@
 """What an agent is, and what its model is asked and answers."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from runlane._content import BlockInput, Message, ToolUseBlock
-from runlane._enums import DeltaKind, RunFailureReason
+from runlane._enums import DeltaKind, MessageRole, RunFailureReason
 from runlane._executor.tools import Policy, ToolInput, ToolSpec, check_policy
 from runlane._run_models import Usage
 from runlane.errors import RunlaneError
@@ -29,6 +29,9 @@ class ModelRequest:
             is asked again before it was committed, as after a loss of the executor; the
             deltas and the message of the step carry it.
         tools: What the model may ask for.
+        summary: Stands for the messages before those; empty: there are none before. The run's
+            first input and its latest steer are among the messages all the same.
+        summary_through: Number of the last message that it covers; 0: there is none.
     """
 
     agent: str
@@ -42,6 +45,49 @@ class ModelRequest:
     attempt: int
     model_stream_id: str
     tools: tuple[ToolSpec, ...] = ()
+    summary: str = ""
+    summary_through: int = 0
+
+    def covered(self, keep: int) -> int:
+        """Returns how far a summary may reach that leaves at least so many messages.
+
+        Args:
+            keep: Messages that are to stay, from 0.
+
+        Returns:
+            A number for `Compaction.through_message_number`: never between a call of a tool
+            and its result. 0: there is nothing to summarise.
+        """
+        for place in range(len(self.messages) - 1 - keep, 0, -1):
+            number = self.messages[place].number
+            if number <= self.summary_through:
+                break
+            after = self.messages[place + 1 :]
+            if not after or after[0].role is not MessageRole.TOOL:
+                return number
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A summary of the first messages of a request.
+
+    Attributes:
+        summary: The text; at most 256 KiB.
+        through_message_number: Number of the last message that it covers: see
+            `ModelRequest.covered`.
+        usage: What it took; its tokens count against no budget.
+        model: The model that wrote it.
+    """
+
+    summary: str
+    through_message_number: int
+    usage: Usage = field(default_factory=Usage)
+    model: str = ""
+
+
+Compactor: TypeAlias = Callable[[ModelRequest], Awaitable[Compaction | None]]
+"""Looks at what a model is about to see, and may return a summary of its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +214,8 @@ class Agent:
         ask_question: Also lets the model ask the user, by the tool `ask_question`: the run
             waits for the answer, which is the result of the call.
         policies: Policies by tool, in place of the tools' own.
+        compact: Called before each model step; what it returns is stored, and the model sees
+            it in place of the messages that it covers. The history keeps them.
 
     Raises:
         ValueError: A policy is none.
@@ -180,6 +228,7 @@ class Agent:
     tools: Sequence[ToolInput] = ()
     ask_question: bool = False
     policies: Mapping[str, Policy] = field(default_factory=dict)
+    compact: Compactor | None = None
 
     def __post_init__(self) -> None:
         """Refuses a policy that is none."""

@@ -7,12 +7,15 @@ from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from runlane._content import content_to_pb
+from runlane._convert import options_to_pb
 from runlane._enums import ToolOutcome
 from runlane._executor.content import clean, error_result, parse_arguments, raised_result
 from runlane._executor.model import Agent
 from runlane._executor.tools import (
     ArgumentsInvalidError,
     Asked,
+    ChildRun,
     Policy,
     Tool,
     ToolContext,
@@ -23,7 +26,7 @@ from runlane._executor.tools import (
 )
 from runlane._interactions import ExternalPrompt, FormPrompt, QuestionPrompt
 from runlane.v1 import executor_service_pb2 as executor_pb
-from runlane.v1 import interaction_pb2, message_pb2
+from runlane.v1 import interaction_pb2, message_pb2, run_pb2
 
 ASK_QUESTION: Final = "ask_question"
 _QUESTION_BYTES: Final = 16 * 1024
@@ -64,7 +67,14 @@ class Question:
     arguments: Any
 
 
-Plan: TypeAlias = Run | Settle | Ask | Question
+@dataclass(frozen=True, slots=True)
+class Delegate:
+    """A child run answers the call; `start` is None where it was started before."""
+
+    start: executor_pb.StartChildRun | None
+
+
+Plan: TypeAlias = Run | Settle | Ask | Question | Delegate
 
 
 class _Arguments(BaseModel):
@@ -177,6 +187,8 @@ class Toolbox:
             context: What the tool is told of the call.
         """
         key = call.tool_call_id
+        if call.child_run_id:
+            return Delegate(None)
         wanted = self._tools.get(call.name)
         if wanted is None or (allowed and call.name not in allowed):
             return Settle(error_result(key, f"there is no tool named {call.name!r}"))
@@ -196,7 +208,10 @@ class Toolbox:
         if wanted.ask is None:
             return Run(wanted, arguments)
         try:
-            prompt = _prompt(key, wanted.ask(arguments, context))
+            asked = wanted.ask(arguments, context)
+            if isinstance(asked, ChildRun):
+                return Delegate(_child_run(key, asked))
+            prompt = _prompt(key, asked)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything
             log_failure(wanted, context, error)
             return Settle(raised_result(key, error))
@@ -214,7 +229,21 @@ def log_failure(failed: Tool, context: ToolContext, error: BaseException) -> Non
     )
 
 
-def _prompt(key: str, asked: Asked) -> interaction_pb2.Prompt:
+def _child_run(key: str, asked: ChildRun) -> executor_pb.StartChildRun:
+    options = options_to_pb(asked.options) or run_pb2.RunOptions()
+    options.agent = asked.agent
+    return executor_pb.StartChildRun(
+        tool_call_id=key,
+        content=content_to_pb(asked.input),
+        run_options=options,
+        display_name=asked.display_name,
+        labels=asked.labels,
+    )
+
+
+def _prompt(
+    key: str, asked: QuestionPrompt | FormPrompt | ExternalPrompt
+) -> interaction_pb2.Prompt:
     """Writes what a call waits for.
 
     Raises:

@@ -13,7 +13,8 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args, 
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
-from runlane._content import Block
+from runlane._content import Block, Input
+from runlane._convert import Options
 from runlane._interactions import ExternalPrompt, FormPrompt, QuestionPrompt
 from runlane.errors import RunlaneError
 
@@ -68,7 +69,29 @@ class ToolContext:
     external_token: str = field(default="", repr=False)
 
 
-Asked: TypeAlias = QuestionPrompt | FormPrompt | ExternalPrompt
+@dataclass(frozen=True, slots=True)
+class ChildRun:
+    """A run of another agent that answers a call, in a session of its own.
+
+    The parent waits for it, with nobody at work; its answer is the result of the call. It ends
+    with its parent, and no later than its parent's deadline.
+
+    Attributes:
+        agent: The name that its executors poll for.
+        input: Its input: a text, a block or a sequence of blocks.
+        options: Its options; the agent is named above.
+        display_name: Name of its session.
+        labels: Labels of its session.
+    """
+
+    agent: str
+    input: Input
+    options: Options = None
+    display_name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+Asked: TypeAlias = QuestionPrompt | FormPrompt | ExternalPrompt | ChildRun
 """What a call may wait for in place of being run."""
 
 
@@ -108,8 +131,9 @@ class Tool:
         ask: Returns what a call waits for, from its arguments; None: it is run. The answer is
             the result of the call, and `call` is not run; but with an `ExternalPrompt` it is
             run once the run waits, with the token in its context, and what it returns is
-            dropped. It must not block, and may be called more than once for a call; what it
-            raises is told to the model.
+            dropped. With a `ChildRun` that run is started, and its answer is the result. It
+            must not block, and may be called more than once for a call; what it raises is
+            told to the model.
     """
 
     name: str
@@ -181,6 +205,7 @@ def tool(
     timeout: float | None = None,
     form: FormSchema | None = None,
     external: str | None = None,
+    agent: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -195,6 +220,7 @@ def tool(
     timeout: float | None = None,
     form: FormSchema | None = None,
     external: str | None = None,
+    agent: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Makes a tool from a function, whose type hints make the schema of its arguments.
 
@@ -216,6 +242,11 @@ def tool(
             "Pays, and waits until the bank has said how it went."
             await bank.begin(amount, callback_token=context.external_token)
 
+        @tool(agent="researcher")
+        def research(topic: str) -> str:
+            "Finds out about a topic."
+            return f"Find out all about {topic}."
+
     An async function is awaited, any other runs in a thread of its own. A parameter that is
     annotated `ToolContext` is filled in, and no argument.
 
@@ -234,10 +265,13 @@ def tool(
             another system, whose word is the result of the call. The function is called once
             the run waits, with the token in its `ToolContext`, and hands it on. Where it
             raises, the model is told so.
+        agent: The agent of a child run that answers the call. The function makes its input
+            alone, a text or blocks, or a whole `ChildRun`: it is not async and must not
+            block.
 
     Raises:
-        ValueError: The function takes arguments that have no name, is not such as a form or
-            an external wait needs, or the schema is too large or no JSON.
+        ValueError: The function takes arguments that have no name, is not such as a form, an
+            external wait or a child run needs, or the schema is too large or no JSON.
     """
 
     def make(target: Callable[..., Any]) -> Tool:
@@ -246,7 +280,7 @@ def tool(
             target,
             name or own,
             (inspect.getdoc(target) or "") if description is None else description,
-            ask=_asking(name or own, target, form, external),
+            ask=_asking(name or own, target, form, external, agent),
             idempotent=idempotent,
             policy=policy,
             timeout=timeout,
@@ -269,11 +303,19 @@ _Ask: TypeAlias = Callable[[dict[str, Any]], Asked]
 
 
 def _asking(
-    name: str, function: Callable[..., Any], form: FormSchema | None, external: str | None
+    name: str,
+    function: Callable[..., Any],
+    form: FormSchema | None,
+    external: str | None,
+    agent: str | None,
 ) -> _Ask | None:
     """Returns what asks in place of the function, by the arguments that it takes."""
-    if form is not None and external is not None:
-        raise ValueError(f"the tool {name} waits either for a form or for another system")
+    if sum(one is not None for one in (form, external, agent)) > 1:
+        raise ValueError(
+            f"the tool {name} waits for a form, for another system or for an agent, not for two"
+        )
+    if agent is not None:
+        return _delegating(name, function, agent)
     if external is not None:
         if ToolContext not in _hints(function).values():
             raise ValueError(
@@ -287,6 +329,17 @@ def _asking(
         raise ValueError(f"the function of the form {name} makes a text alone: it is not async")
     schema = _schema_text(name, form)
     return lambda keywords: FormPrompt(text=function(**keywords), json_schema=schema)
+
+
+def _delegating(name: str, function: Callable[..., Any], agent: str) -> _Ask:
+    if inspect.iscoroutinefunction(function):
+        raise ValueError(f"the function of {name} makes an input alone: it is not async")
+
+    def asked(keywords: dict[str, Any]) -> ChildRun:
+        made = function(**keywords)
+        return made if isinstance(made, ChildRun) else ChildRun(agent, made)
+
+    return asked
 
 
 def _schema_text(name: str, form: FormSchema) -> str:

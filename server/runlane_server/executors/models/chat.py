@@ -28,7 +28,10 @@ _NAME_CHARACTERS = 64
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
-def to_chat(system: str, messages: Iterable[Message]) -> list[dict[str, Any]]:
+_BEFORE = "A summary of the conversation before what follows:"
+
+
+def to_chat(system: str, messages: Iterable[Message], summary: str = "") -> list[dict[str, Any]]:
     """Returns the messages of a request.
 
     Reasoning is left out: chat completions do not take it back.
@@ -39,6 +42,8 @@ def to_chat(system: str, messages: Iterable[Message]) -> list[dict[str, Any]]:
     chat: list[dict[str, Any]] = []
     if system:
         chat.append({"role": "system", "content": system})
+    if summary:
+        chat.append({"role": "system", "content": f"{_BEFORE}\n{summary}"})
     for message in messages:
         if message.role is MessageRole.ASSISTANT:
             chat.append(_assistant(message))

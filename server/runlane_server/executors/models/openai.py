@@ -86,7 +86,7 @@ class OpenAIModel:
         try:
             chunks = await self._client.chat.completions.create(
                 model=answer.model,
-                messages=to_chat(request.system, request.messages),
+                messages=to_chat(request.system, request.messages, request.summary),
                 stream=True,
                 stream_options={"include_usage": True},
                 **({"tools": tools} if tools else {}),

@@ -1,0 +1,242 @@
+"""Child runs and summaries over a real server, by the Python executor."""
+
+import asyncio
+import uuid
+
+import pytest
+import runlane
+from runlane import (
+    Agent,
+    ChildRun,
+    Client,
+    Compaction,
+    Executor,
+    ModelResponse,
+    RunPhase,
+    SessionHistory,
+    SessionManager,
+    StopReason,
+    ToolOutcome,
+    ToolUseBlock,
+    Usage,
+    tool,
+)
+
+pytestmark = pytest.mark.asyncio
+SECONDS = 60
+
+
+class Says:
+    """A model that answers from a function of its request."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.requests = []
+
+    async def complete(self, request):
+        self.requests.append(request)
+        answer = self.answer(request)
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+
+def uses(*names, **arguments):
+    calls = [ToolUseBlock(tool_call_id=n, name=n, arguments=arguments) for n in names]
+    return ModelResponse(tool_calls=calls)
+
+
+def results_of(request):
+    return [m.tool_result for m in request.messages if m.tool_result]
+
+
+def calls_then_tells(*names, **arguments):
+    """Asks for tools once, then says what came of them."""
+
+    def answer(request):
+        results = results_of(request)
+        if not results:
+            return uses(*names, **arguments)
+        return ModelResponse(text=" ".join(f"{r.outcome}:{r.text}" for r in results))
+
+    return Says(answer)
+
+
+@pytest.fixture
+def name():
+    return uuid.uuid4().hex
+
+
+def delegates(to, words="help", *, called="ask_helper", **options):
+    """A tool that a child run answers."""
+
+    @tool(agent=to, name=called)
+    def ask() -> ChildRun:
+        return ChildRun(to, words, options=options or None, display_name="a helper")
+
+    return ask
+
+
+async def test_tools_questions_and_child_runs_in_one_batch(shared, name):
+    ran = []
+
+    @tool
+    def add() -> str:
+        ran.append("add")
+        return "added"
+
+    helper = Says(lambda _: ModelResponse(text="helped", output_json='{"n": 1}'))
+    parent = Agent(
+        f"p-{name}",
+        model=calls_then_tells("add", "ask_helper"),
+        tools=[add, delegates(f"c-{name}")],
+    )
+    async with (
+        asyncio.timeout(SECONDS),
+        Client(shared.address) as client,
+        Executor(client, [parent, Agent(f"c-{name}", model=helper)]),
+        SessionManager(client, f"s-{name}", agent=f"p-{name}") as manager,
+    ):
+        result = await manager.run("go")
+        assert result.text == "ok:added ok:helped"
+        assert ran == ["add"]
+        (child,) = (await client.list_child_runs(result.run_id)).items
+        assert child.parent == runlane.ParentRun(
+            run_id=result.run_id, session_id=f"s-{name}", tool_call_id="ask_helper", depth=1
+        )
+        call = (await client.list_tool_calls(result.run_id)).items[1]
+        assert (call.child_run_id, call.outcome) == (child.run_id, ToolOutcome.OK)
+        assert [type(block).__name__ for block in call.content] == ["TextBlock", "DataBlock"]
+        session = await client.get_session(child.session_id)
+        assert (session.parent_run_id, session.display_name) == (result.run_id, "a helper")
+        lineage = await SessionHistory(client).lineage(child.session_id)
+        assert [one.run_id for one in lineage.parents] == [result.run_id]
+        with pytest.raises(runlane.ChildSession):
+            await client.submit("more", session_id=child.session_id, mode="queue")
+        with pytest.raises(runlane.RunNotTopLevel):
+            await SessionHistory(client).fork(child.run_id)
+        roots = {one.session_id for one in (await client.list_sessions(roots_only=True)).items}
+        assert f"s-{name}" in roots
+        assert child.session_id not in roots
+
+
+async def test_a_question_of_a_child_is_answered_at_its_parent(shared, name):
+    asks = calls_then_tells("ask_question", question="Which one?")
+    async with (
+        asyncio.timeout(SECONDS),
+        Client(shared.address) as client,
+        SessionManager(client, f"s-{name}", agent=f"p-{name}") as manager,
+        Executor(
+            client,
+            [
+                Agent(
+                    f"p-{name}",
+                    model=calls_then_tells("ask_helper"),
+                    tools=[delegates(f"c-{name}")],
+                ),
+                Agent(f"c-{name}", model=asks, ask_question=True),
+            ],
+        ),
+    ):
+        receipt = await manager.submit("go")
+        async for event in manager.events(after_sequence=0, types=["interaction.opened"]):
+            opened = event
+            break
+        state = await manager.snapshot()
+        (proxy,) = state.open_interactions
+        assert proxy.interaction_id == opened.interaction_id
+        assert proxy.proxy_for == opened.proxy_for
+        assert state.run.phase is RunPhase.WAITING
+        assert state.run.waiting_children.run_ids == (proxy.proxy_for.run_id,)
+        inbox = [one.interaction_id for one in (await client.list_interactions(limit=1000)).items]
+        assert proxy.proxy_for.interaction_id in inbox
+        assert proxy.interaction_id not in inbox
+        stopped = await manager.wait(receipt.run_id, until="stopped")
+        assert stopped.interaction == proxy
+        ended = await manager.resume("the red one")
+        assert ended.text == "ok:ok:the red one"
+
+
+async def test_to_interrupt_a_parent_ends_all_below_it(shared, name):
+    began = asyncio.Event()
+
+    async def never(_request):
+        began.set()
+        await asyncio.Event().wait()
+
+    leaf = Agent(f"g-{name}", model=Says(never))
+    middle = Agent(
+        f"c-{name}", model=calls_then_tells("ask_helper"), tools=[delegates(f"g-{name}")]
+    )
+    top = Agent(f"p-{name}", model=calls_then_tells("ask_helper"), tools=[delegates(f"c-{name}")])
+    async with (
+        asyncio.timeout(SECONDS),
+        Client(shared.address) as client,
+        Executor(client, [top, middle, leaf]),
+        SessionManager(client, f"s-{name}", agent=f"p-{name}") as manager,
+    ):
+        receipt = await manager.submit("go")
+        await began.wait()
+        await manager.interrupt()
+        ended = await manager.wait(receipt.run_id)
+        assert ended.stop_reason is StopReason.CANCELLED
+        (child,) = (await client.list_child_runs(receipt.run_id)).items
+        (grandchild,) = (await client.list_child_runs(child.run_id)).items
+        assert child.stop_reason is grandchild.stop_reason is StopReason.CANCELLED
+        names = ["run.ending", "child_run.finished", "run.terminal"]
+        events = manager.events(after_sequence=0, types=names)
+        assert [(await anext(events)).kind for _ in names] == names
+        messages = (await client.list_messages(f"s-{name}")).items
+        assert messages[-1].tool_result.outcome is ToolOutcome.CANCELLED
+
+
+async def test_a_child_that_cannot_be_started_is_an_error_to_the_model(shared, name):
+    bad = delegates(f"c-{name}", "   ")
+    async with (
+        asyncio.timeout(SECONDS),
+        Client(shared.address) as client,
+        Executor(client, Agent(f"p-{name}", model=calls_then_tells("ask_helper"), tools=[bad])),
+        SessionManager(client, f"s-{name}", agent=f"p-{name}") as manager,
+    ):
+        result = await manager.run("go")
+        assert result.text == "error:the child run could not be started: INPUT_EMPTY"
+
+
+async def test_a_summary_stands_for_the_first_messages(shared, name):
+    model = Says(lambda request: ModelResponse(text=f"saw {len(request.messages)}"))
+
+    async def compact(request):
+        number = request.covered(keep=1)
+        if len(request.messages) < 4 or not number:
+            return None
+        usage = Usage(input_tokens=7, output_tokens=3, cost_usd_micros=5)
+        return Compaction(f"all before {number + 1}", number, usage, "shortener")
+
+    async with (
+        asyncio.timeout(SECONDS),
+        Client(shared.address) as client,
+        Executor(client, Agent(f"a-{name}", model=model, compact=compact)),
+        SessionManager(client, f"s-{name}", agent=f"a-{name}") as manager,
+    ):
+        runs = [await manager.run(word) for word in ("one", "two", "three")]
+        # The third run began with five messages, of which a summary took four.
+        assert runs[-1].text == "saw 1"
+        seen = model.requests[-1]
+        assert (seen.summary, [m.text for m in seen.messages]) == ("all before 5", ["three"])
+        session = await client.get_session(f"s-{name}")
+        assert (session.message_count, session.compacted_through) == (6, 4)
+        usage = runs[-1].run.usage
+        assert (usage.compaction_input_tokens, usage.compaction_output_tokens) == (7, 3)
+        assert usage.cost_usd_micros == 5
+        history = SessionHistory(client)
+        whole = await history.get_at_run(runs[-1].run_id)
+        assert len(whole.messages) == 6, "the history keeps what the model no longer sees"
+        assert (whole.summary.text, whole.summary.model) == ("all before 5", "shortener")
+        assert (await history.get_at_run(runs[1].run_id)).summary is None
+        # A fork takes the summary that stood at its point.
+        early = await history.fork(runs[1].run_id)
+        late = await history.fork(runs[2].run_id)
+        assert early.session.compacted_through is None
+        assert late.session.compacted_through == 4
+        async with SessionManager(client, late.session_id, agent=f"a-{name}") as forked:
+            await forked.run("four")
+        assert model.requests[-1].summary == "all before 5"
+        assert [m.text for m in model.requests[-1].messages] == ["three", "saw 1", "four"]
