@@ -42,7 +42,8 @@ class Upkeep(UseCase):
         # Where the write fails the alarm fires again: one attempt is enough.
         state, lease_expire_time = await services.engine.settled(alarm.key, attempts=1)
         run = state.run if state is not None else None
-        if run is None:
+        if run is None or run.ending is not None:
+            # One that is ending waits for its children alone, and they have alarms of their own.
             return None
         if alarm.kind is not None:
             return _due_again(run, alarm.kind)

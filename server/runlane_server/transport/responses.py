@@ -273,6 +273,8 @@ def live_state(view: LiveView) -> bytes:
         shown = interaction(row)
         if shown.ByteSize() + _FRAMING > room:
             without_arguments(shown)
+        if shown.ByteSize() + _FRAMING > room:
+            shown.ClearField("prompt")
         room -= shown.ByteSize() + _FRAMING
         state.open_interactions.append(shown)
     return length_delimited(_FIELD_1, b"".join((state.SerializeToString(), *parts)))

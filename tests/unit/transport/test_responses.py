@@ -1,15 +1,22 @@
 from dataclasses import replace
 
 from fakes import NOW, interaction_row, run_view, tool_call_row
-from runlane.v1 import executor_service_pb2, interaction_pb2, message_pb2
-from runlane_server.core.answers import OperationResult
+from runlane.v1 import (
+    executor_service_pb2,
+    interaction_pb2,
+    message_pb2,
+    session_service_pb2,
+)
+from runlane_server.app.views import LiveView, SessionView
+from runlane_server.core.answers import OperationResult, SessionFacts
 from runlane_server.core.commands import CommitModelStep, ReserveModelStep
-from runlane_server.core.model import ToolCall, ToolUse
+from runlane_server.core.model import SessionRecord, ToolCall, ToolUse
 from runlane_server.core.words import (
     ActivationKind,
     InteractionClose,
     InteractionState,
     Phase,
+    SessionStatus,
     StopReason,
     ToolCallState,
     ToolOutcome,
@@ -104,3 +111,19 @@ def test_a_call_without_a_stored_result():
     shown = responses.tool_call(large)
     assert shown.ByteSize() <= SEND_BYTES_MAX
     assert (shown.result.outcome, list(shown.result.content)) == (1, [])
+
+
+def test_prompts_that_do_not_fit_the_live_state_are_left_out():
+    schema = "x" * 60_000
+    form = interaction_pb2.Prompt(form=interaction_pb2.FormPrompt(json_schema=schema))
+    rows = [interaction_row(form, interaction_id=f"int_{n}") for n in range(256)]
+    session = SessionView(
+        SessionFacts("s", SessionStatus.OPEN, 1, "r1", 0, "run_1", NOW, NOW), SessionRecord()
+    )
+    encoded = responses.live_state(LiveView(session, None, [], [], [], False, 1, rows))
+    assert len(encoded) <= SEND_BYTES_MAX
+    shown = session_service_pb2.GetLiveStateResponse.FromString(encoded).live_state
+    found = shown.open_interactions
+    assert [one.interaction_id for one in found] == [f"int_{n}" for n in range(256)]
+    assert found[0].HasField("prompt")
+    assert not found[-1].HasField("prompt")

@@ -290,7 +290,9 @@ class LiveState(message.Message):
 
     @builtins.property
     def open_interactions(self) -> containers.RepeatedCompositeFieldContainer[interaction_pb2.Interaction]:
-        """The interaction that the live run waits for, if any, and the questions of its child runs."""
+        """The interaction that the live run waits for, if any, and the questions of its child runs.
+        Prompts that do not fit are left out; ListInteractions has them.
+        """
 
     @builtins.property
     def pending_submissions(self) -> containers.RepeatedCompositeFieldContainer[submission_pb2.Submission]:
