@@ -123,7 +123,9 @@ def effects(marks: Path) -> Counter[str]:
     return Counter(marks.read_text(encoding="utf-8").split()) if marks.exists() else Counter()
 
 
-async def main(target: str, name: str, marks: str, lease: str, executor_id: str = "") -> None:
+async def main(
+    target: str, name: str, marks: str, lease: str, concurrency: str, executor_id: str
+) -> None:
     gate = Gate(lambda session: print(session, flush=True))
     activation.Lease = held_lease(gate)
     async with Client(target) as client:
@@ -131,7 +133,7 @@ async def main(target: str, name: str, marks: str, lease: str, executor_id: str 
             client,
             agent_of(name, Path(marks), gate),
             executor_id=executor_id or None,
-            concurrency=HELD_MOST,
+            concurrency=int(concurrency),
             lease_duration=float(lease),
         )
         running = asyncio.create_task(executor.run())

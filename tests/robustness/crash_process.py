@@ -56,12 +56,19 @@ class HeldProcess:
 
 @asynccontextmanager
 async def held_process(
-    address: str, name: str, marks: Path, *, lease: float, executor_id: str = ""
+    address: str,
+    name: str,
+    marks: Path,
+    *,
+    lease: float,
+    concurrency: int = 0,
+    executor_id: str = "",
 ) -> AsyncIterator[HeldProcess]:
     """An executor process that ends with the block."""
     program = [sys.executable, crash_points.__file__, address, name, str(marks), str(lease)]
     process = await asyncio.create_subprocess_exec(
         *program,
+        str(concurrency or crash_points.HELD_MOST),
         executor_id,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -155,12 +155,12 @@ async def nobody_has(link: Link, runs: dict[str, str]) -> bool:
 
 
 @asynccontextmanager
-async def killed(server, marks, *groups: list[str], lease: float):
+async def killed(shared, marks, *groups: list[str], lease: float):
     """Runs that stood at their points when their executor was killed; the second are MANUAL."""
     name = f"agent-{uuid.uuid4().hex}"
     recoveries = (run_pb2.RECOVERY_AUTO, run_pb2.RECOVERY_MANUAL)
-    async with Link(server.address) as link:
-        async with held_process(server.address, name, marks, lease=lease) as held:
+    async with Link(shared.address) as link:
+        async with held_process(shared.address, name, marks, lease=lease) as held:
             runs = []
             for sessions, recovery in zip(groups, recoveries, strict=False):
                 runs.append(await start(link, name, sessions, recovery=recovery))
@@ -208,7 +208,7 @@ async def unpause_all(link: Link, runs: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("rounds", "manual"), many((20, 5), (100, 100)))
 async def test_an_executor_that_is_killed_loses_what_the_table_says(
-    server, tmp_path, rounds, manual
+    shared, tmp_path, rounds, manual
 ):
     """One process holds that many runs at each point, and only their leases tell of its end.
 
@@ -217,8 +217,8 @@ async def test_an_executor_that_is_killed_loses_what_the_table_says(
     marks = tmp_path / "marks"
     groups = sessions_at(POINTS, rounds), sessions_at(POINTS, manual)
     async with (
-        killed(server, marks, *groups, lease=SHORT) as (link, name, (runs, stalled)),
-        successor(link, server.address, name, marks),
+        killed(shared, marks, *groups, lease=SHORT) as (link, name, (runs, stalled)),
+        successor(link, shared.address, name, marks),
     ):
         # Stalled, or queued anew where nothing was ever heard of it.
         await until(lambda: nobody_has(link, stalled), 40)
@@ -229,16 +229,16 @@ async def test_an_executor_that_is_killed_loses_what_the_table_says(
 
 @pytest.mark.parametrize("rounds", many(7, 50))
 @pytest.mark.parametrize("way", ["restore", "pause", "cancel"])
-async def test_a_person_restores_what_a_killed_executor_had(server, tmp_path, way, rounds):
+async def test_a_person_restores_what_a_killed_executor_had(shared, tmp_path, way, rounds):
     """The columns of the table: three times seven rounds at each point."""
     marks = tmp_path / "marks"
-    async with killed(server, marks, sessions_at(POINTS, rounds), lease=60) as (
+    async with killed(shared, marks, sessions_at(POINTS, rounds), lease=60) as (
         link,
         name,
         (runs,),
     ):
         await lose(link, runs, way)
-        async with successor(link, server.address, name, marks):
+        async with successor(link, shared.address, name, marks):
             if way == "pause":
                 await unpause_all(link, runs)
             await check_ends(link, marks, runs, way)
