@@ -211,8 +211,8 @@ async def test_steers_that_race_boundaries_and_waits_have_one_end_each(link: Lin
     for start in range(0, count, 25):
         await asyncio.gather(*(one(number) for number in range(start, min(count, start + 25))))
     assert {way for way, _ in ways} == set(ENDS)
-    failed_ways = {way for way, state in ways if state == "STATE_FAILED"}
-    assert failed_ways <= {"interrupt", "finish"}
+    # Where a run goes on or ends by itself none misses; by an interrupt some do.
+    assert {way for way, state in ways if state == "STATE_FAILED"} == {"interrupt"}
 
 
 async def finish(link: Link, fence) -> None:
