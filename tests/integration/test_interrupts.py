@@ -43,11 +43,11 @@ def rounds(few: int, many: int) -> list:
     return [few, pytest.param(many, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
 
 
-async def leased(link: Link, session: str, **options) -> run_pb2.Fence:
+async def leased(link: Link, session: str, lease: float = 60, **options) -> run_pb2.Fence:
     options.setdefault("cancel_grace_duration", seconds(GRACE))
     await link.submit(session, run_options=run_pb2.RunOptions(**options))
-    fence = (await link.lease(session, lease_duration=seconds(SHORTEST))).fence
-    await link.commit(fence, reserve(), lease_duration=seconds(SHORTEST))
+    fence = (await link.lease(session, lease_duration=seconds(lease))).fence
+    await link.commit(fence, reserve(), lease_duration=seconds(lease))
     return fence
 
 
@@ -109,12 +109,12 @@ class States:
         return fence
 
     async def stalled(self, link, session):
-        fence = await leased(link, session, recovery=run_pb2.RECOVERY_MANUAL)
+        fence = await leased(link, session, SHORTEST, recovery=run_pb2.RECOVERY_MANUAL)
         await of_type(link, session, EVENT.TYPE_RUN_STALLED)
         return fence
 
     async def backing_off(self, link, session):
-        fence = await leased(link, session)
+        fence = await leased(link, session, SHORTEST)
         recovering = await of_type(link, session, EVENT.TYPE_RUN_RECOVERING)
         assert recovering.run_recovering.not_before_time.seconds
         return fence
@@ -133,10 +133,11 @@ async def of_type(link: Link, session: str, kind: int) -> event_pb2.Event:
     raise AssertionError("the stream has ended")
 
 
-@pytest.mark.parametrize("count", rounds(20, 100))
+@pytest.mark.parametrize("times", rounds(1, 10))
 async def test_an_interrupt_ends_a_run_in_every_state_and_the_next_one_starts(
-    link: Link, count: int
+    link: Link, times: int
 ):
+    """20 runs in each state."""
     states = States()
 
     async def one(state: str) -> None:
@@ -176,7 +177,8 @@ async def test_an_interrupt_ends_a_run_in_every_state_and_the_next_one_starts(
         await link.answer(following.fence)
         await link.run(session, "more")
 
-    await asyncio.gather(*(one(state) for state in STATES for _ in range(count)))
+    for _ in range(times):
+        await asyncio.gather(*(one(state) for state in STATES for _ in range(20)))
     await asyncio.gather(*states.tasks)
 
 

@@ -46,6 +46,7 @@ async def test_every_call_of_an_executor_that_was_stopped_past_its_lease_is_refu
             *(sys.executable, str(PROGRAM), shared.address, agent, str(count), str(LEASE)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            limit=2**24,
         )
         try:
             assert await within(30, process.stdout.readline()) == b"leased\n"
