@@ -129,8 +129,7 @@ class ExecutorServiceServicer(object):
 
     def StreamModelContext(self, request, context):
         """Streams what the model is to see: the summary where there is one, the messages, then an
-        end. Fails with
-        STALE_ACTIVATION, RUN_NOT_FOUND, DRAINING.
+        end. Fails with STALE_ACTIVATION, RUN_NOT_FOUND, DRAINING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -62,8 +62,7 @@ class ExecutorServiceStub:
     """
     StreamModelContext: _grpc.UnaryStreamMultiCallable[_executor_service_pb2.StreamModelContextRequest, _executor_service_pb2.StreamModelContextResponse]
     """Streams what the model is to see: the summary where there is one, the messages, then an
-    end. Fails with
-    STALE_ACTIVATION, RUN_NOT_FOUND, DRAINING.
+    end. Fails with STALE_ACTIVATION, RUN_NOT_FOUND, DRAINING.
     """
     PublishDeltas: _grpc.StreamUnaryMultiCallable[_executor_service_pb2.PublishDeltasRequest, _executor_service_pb2.PublishDeltasResponse]
     """Passes deltas to those who watch, best effort: nothing is stored, what nobody watches is
@@ -105,8 +104,7 @@ class ExecutorServiceAsyncStub(ExecutorServiceStub):
     """
     StreamModelContext: _aio.UnaryStreamMultiCallable[_executor_service_pb2.StreamModelContextRequest, _executor_service_pb2.StreamModelContextResponse]  # type: ignore[assignment]
     """Streams what the model is to see: the summary where there is one, the messages, then an
-    end. Fails with
-    STALE_ACTIVATION, RUN_NOT_FOUND, DRAINING.
+    end. Fails with STALE_ACTIVATION, RUN_NOT_FOUND, DRAINING.
     """
     PublishDeltas: _aio.StreamUnaryMultiCallable[_executor_service_pb2.PublishDeltasRequest, _executor_service_pb2.PublishDeltasResponse]  # type: ignore[assignment]
     """Passes deltas to those who watch, best effort: nothing is stored, what nobody watches is
@@ -181,8 +179,7 @@ class ExecutorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_executor_service_pb2.StreamModelContextResponse], _abc.AsyncIterator[_executor_service_pb2.StreamModelContextResponse]]:
         """Streams what the model is to see: the summary where there is one, the messages, then an
-        end. Fails with
-        STALE_ACTIVATION, RUN_NOT_FOUND, DRAINING.
+        end. Fails with STALE_ACTIVATION, RUN_NOT_FOUND, DRAINING.
         """
 
     @_abc_1.abstractmethod

@@ -165,8 +165,8 @@ class SessionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSession(self, request, context):
-        """Deletes a session; its id is never free again, forks are unharmed. Fails with
-        SESSION_NOT_FOUND, SESSION_LIVE.
+        """Deletes a session, and those of its child runs; its id is never free again, forks are
+        unharmed. Fails with SESSION_NOT_FOUND, CHILD_SESSION, SESSION_LIVE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -174,14 +174,14 @@ class SessionServiceServicer(object):
 
     def CloseSession(self, request, context):
         """Refuses further input and fails what is pending; a live run goes on unless cancel_run.
-        Fails with SESSION_NOT_FOUND.
+        Fails with SESSION_NOT_FOUND, CHILD_SESSION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReopenSession(self, request, context):
-        """Takes input again. Fails with SESSION_NOT_FOUND.
+        """Takes input again. Fails with SESSION_NOT_FOUND, CHILD_SESSION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,9 +189,10 @@ class SessionServiceServicer(object):
 
     def Submit(self, request, context):
         """Gives a session an input. The mode says what is to happen while a run is live; the
-        answer's route says what did. Fails with SESSION_NOT_FOUND, SESSION_CLOSED,
-        REVISION_MISMATCH, RUN_NOT_CURRENT, SESSION_BUSY, SESSION_IDLE, RUN_CANCELLING,
-        OPTIONS_NOT_ALLOWED, AGENT_NOT_FOUND, INPUT_EMPTY, QUEUE_FULL, MESSAGE_TOO_LARGE.
+        answer's route says what did. The session of a child run takes steers alone. Fails with
+        SESSION_NOT_FOUND, SESSION_CLOSED, REVISION_MISMATCH, RUN_NOT_CURRENT, CHILD_SESSION,
+        SESSION_BUSY, SESSION_IDLE, RUN_CANCELLING, OPTIONS_NOT_ALLOWED, AGENT_NOT_FOUND,
+        INPUT_EMPTY, QUEUE_FULL, MESSAGE_TOO_LARGE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

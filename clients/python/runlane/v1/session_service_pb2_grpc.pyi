@@ -50,20 +50,21 @@ class SessionServiceStub:
     ETAG_MISMATCH.
     """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.DeleteSessionRequest, _session_service_pb2.DeleteSessionResponse]
-    """Deletes a session; its id is never free again, forks are unharmed. Fails with
-    SESSION_NOT_FOUND, SESSION_LIVE.
+    """Deletes a session, and those of its child runs; its id is never free again, forks are
+    unharmed. Fails with SESSION_NOT_FOUND, CHILD_SESSION, SESSION_LIVE.
     """
     CloseSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.CloseSessionRequest, _session_service_pb2.CloseSessionResponse]
     """Refuses further input and fails what is pending; a live run goes on unless cancel_run.
-    Fails with SESSION_NOT_FOUND.
+    Fails with SESSION_NOT_FOUND, CHILD_SESSION.
     """
     ReopenSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.ReopenSessionRequest, _session_service_pb2.ReopenSessionResponse]
-    """Takes input again. Fails with SESSION_NOT_FOUND."""
+    """Takes input again. Fails with SESSION_NOT_FOUND, CHILD_SESSION."""
     Submit: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.SubmitRequest, _session_service_pb2.SubmitResponse]
     """Gives a session an input. The mode says what is to happen while a run is live; the
-    answer's route says what did. Fails with SESSION_NOT_FOUND, SESSION_CLOSED,
-    REVISION_MISMATCH, RUN_NOT_CURRENT, SESSION_BUSY, SESSION_IDLE, RUN_CANCELLING,
-    OPTIONS_NOT_ALLOWED, AGENT_NOT_FOUND, INPUT_EMPTY, QUEUE_FULL, MESSAGE_TOO_LARGE.
+    answer's route says what did. The session of a child run takes steers alone. Fails with
+    SESSION_NOT_FOUND, SESSION_CLOSED, REVISION_MISMATCH, RUN_NOT_CURRENT, CHILD_SESSION,
+    SESSION_BUSY, SESSION_IDLE, RUN_CANCELLING, OPTIONS_NOT_ALLOWED, AGENT_NOT_FOUND,
+    INPUT_EMPTY, QUEUE_FULL, MESSAGE_TOO_LARGE.
     """
     WithdrawSubmission: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.WithdrawSubmissionRequest, _session_service_pb2.WithdrawSubmissionResponse]
     """Takes back a pending input. Again: unchanged. Fails with SUBMISSION_NOT_FOUND,
@@ -135,20 +136,21 @@ class SessionServiceAsyncStub(SessionServiceStub):
     ETAG_MISMATCH.
     """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.DeleteSessionRequest, _session_service_pb2.DeleteSessionResponse]  # type: ignore[assignment]
-    """Deletes a session; its id is never free again, forks are unharmed. Fails with
-    SESSION_NOT_FOUND, SESSION_LIVE.
+    """Deletes a session, and those of its child runs; its id is never free again, forks are
+    unharmed. Fails with SESSION_NOT_FOUND, CHILD_SESSION, SESSION_LIVE.
     """
     CloseSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.CloseSessionRequest, _session_service_pb2.CloseSessionResponse]  # type: ignore[assignment]
     """Refuses further input and fails what is pending; a live run goes on unless cancel_run.
-    Fails with SESSION_NOT_FOUND.
+    Fails with SESSION_NOT_FOUND, CHILD_SESSION.
     """
     ReopenSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.ReopenSessionRequest, _session_service_pb2.ReopenSessionResponse]  # type: ignore[assignment]
-    """Takes input again. Fails with SESSION_NOT_FOUND."""
+    """Takes input again. Fails with SESSION_NOT_FOUND, CHILD_SESSION."""
     Submit: _aio.UnaryUnaryMultiCallable[_session_service_pb2.SubmitRequest, _session_service_pb2.SubmitResponse]  # type: ignore[assignment]
     """Gives a session an input. The mode says what is to happen while a run is live; the
-    answer's route says what did. Fails with SESSION_NOT_FOUND, SESSION_CLOSED,
-    REVISION_MISMATCH, RUN_NOT_CURRENT, SESSION_BUSY, SESSION_IDLE, RUN_CANCELLING,
-    OPTIONS_NOT_ALLOWED, AGENT_NOT_FOUND, INPUT_EMPTY, QUEUE_FULL, MESSAGE_TOO_LARGE.
+    answer's route says what did. The session of a child run takes steers alone. Fails with
+    SESSION_NOT_FOUND, SESSION_CLOSED, REVISION_MISMATCH, RUN_NOT_CURRENT, CHILD_SESSION,
+    SESSION_BUSY, SESSION_IDLE, RUN_CANCELLING, OPTIONS_NOT_ALLOWED, AGENT_NOT_FOUND,
+    INPUT_EMPTY, QUEUE_FULL, MESSAGE_TOO_LARGE.
     """
     WithdrawSubmission: _aio.UnaryUnaryMultiCallable[_session_service_pb2.WithdrawSubmissionRequest, _session_service_pb2.WithdrawSubmissionResponse]  # type: ignore[assignment]
     """Takes back a pending input. Again: unchanged. Fails with SUBMISSION_NOT_FOUND,
@@ -241,8 +243,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_service_pb2.DeleteSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.DeleteSessionResponse, _abc.Awaitable[_session_service_pb2.DeleteSessionResponse]]:
-        """Deletes a session; its id is never free again, forks are unharmed. Fails with
-        SESSION_NOT_FOUND, SESSION_LIVE.
+        """Deletes a session, and those of its child runs; its id is never free again, forks are
+        unharmed. Fails with SESSION_NOT_FOUND, CHILD_SESSION, SESSION_LIVE.
         """
 
     @_abc_1.abstractmethod
@@ -252,7 +254,7 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.CloseSessionResponse, _abc.Awaitable[_session_service_pb2.CloseSessionResponse]]:
         """Refuses further input and fails what is pending; a live run goes on unless cancel_run.
-        Fails with SESSION_NOT_FOUND.
+        Fails with SESSION_NOT_FOUND, CHILD_SESSION.
         """
 
     @_abc_1.abstractmethod
@@ -261,7 +263,7 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_service_pb2.ReopenSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.ReopenSessionResponse, _abc.Awaitable[_session_service_pb2.ReopenSessionResponse]]:
-        """Takes input again. Fails with SESSION_NOT_FOUND."""
+        """Takes input again. Fails with SESSION_NOT_FOUND, CHILD_SESSION."""
 
     @_abc_1.abstractmethod
     def Submit(
@@ -270,9 +272,10 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.SubmitResponse, _abc.Awaitable[_session_service_pb2.SubmitResponse]]:
         """Gives a session an input. The mode says what is to happen while a run is live; the
-        answer's route says what did. Fails with SESSION_NOT_FOUND, SESSION_CLOSED,
-        REVISION_MISMATCH, RUN_NOT_CURRENT, SESSION_BUSY, SESSION_IDLE, RUN_CANCELLING,
-        OPTIONS_NOT_ALLOWED, AGENT_NOT_FOUND, INPUT_EMPTY, QUEUE_FULL, MESSAGE_TOO_LARGE.
+        answer's route says what did. The session of a child run takes steers alone. Fails with
+        SESSION_NOT_FOUND, SESSION_CLOSED, REVISION_MISMATCH, RUN_NOT_CURRENT, CHILD_SESSION,
+        SESSION_BUSY, SESSION_IDLE, RUN_CANCELLING, OPTIONS_NOT_ALLOWED, AGENT_NOT_FOUND,
+        INPUT_EMPTY, QUEUE_FULL, MESSAGE_TOO_LARGE.
         """
 
     @_abc_1.abstractmethod
