@@ -240,3 +240,19 @@ async def test_a_summary_stands_for_the_first_messages(shared, name):
             await forked.run("four")
         assert model.requests[-1].summary == "all before 5"
         assert [m.text for m in model.requests[-1].messages] == ["three", "saw 1", "four"]
+
+
+@pytest.mark.parametrize("made", [Compaction("", 1), Compaction("all", 9), Compaction("all", 0)])
+async def test_a_summary_that_does_not_fit_changes_nothing(shared, name, made):
+    async def compact(_request):
+        return made
+
+    model = Says(lambda request: ModelResponse(text=f"saw {len(request.messages)}"))
+    async with (
+        asyncio.timeout(SECONDS),
+        Client(shared.address) as client,
+        Executor(client, Agent(f"a-{name}", model=model, compact=compact)),
+        SessionManager(client, f"s-{name}", agent=f"a-{name}") as manager,
+    ):
+        assert (await manager.run("one")).text == "saw 1"
+        assert model.requests[-1].summary == ""

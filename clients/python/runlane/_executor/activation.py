@@ -34,6 +34,7 @@ from runlane._executor.model import (
 from runlane._executor.toolbox import Toolbox
 from runlane._retry import STREAM_DEADLINE, delay, reopenable
 from runlane.errors import (
+    FieldInvalid,
     OperationInvalid,
     RunCancelling,
     RunlaneError,
@@ -225,7 +226,7 @@ class ActivationTask:
         )
         try:
             await self._lease.commit([pb.Operation(record_compaction=operation)])
-        except OperationInvalid as error:
+        except (FieldInvalid, OperationInvalid) as error:
             _LOG.warning("a summary for run %s was refused: %s", request.run_id, error)
             return request
         if self._lease.over:
