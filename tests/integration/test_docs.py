@@ -216,6 +216,7 @@ WALKS = {
         *("Submit", "PollActivation", "Commit", "ListToolCalls", "ListInteractions"),
         *("AnswerInteraction", "CompleteExternal", "PauseRun", "UnpauseRun"),
         *("RestoreRun", "ListStalledRuns", "SettleRun", "WaitRun"),
+        *("ListChildRuns", "StreamModelContext", "GetHistoryAtRun"),
     },
 }
 """The pages that are walks, and the calls that each must show."""
@@ -275,13 +276,15 @@ def test_the_programs_of_the_python_page_run_as_written(address, tmp_path):
 
 
 def test_the_programs_of_the_executors_page_run_as_written(address, tmp_path):
-    """The first one serves an agent until it is told to stop; the other prints and ends."""
+    """The first one serves an agent until it is told to stop; the others print and end."""
     page = ROOT / "docs" / "executors.md"
-    program_text, waits = [body for _, body in blocks(page, "python run")]
+    program_text, *others = [body for _, body in blocks(page, "python run")]
+    assert len(others) == 2
     told = blocks(page)
-    printed = told[told.index(("python run", waits)) + 1]
-    assert printed[0] == "text"
-    run_program(waits, address, tmp_path, printed[1])
+    for body in others:
+        info, printed = told[told.index(("python run", body)) + 1]
+        assert info == "text"
+        run_program(body, address, tmp_path, printed)
     with subprocess.Popen(
         [sys.executable, "-c", program_text.replace(ADDRESS, address)],
         cwd=tmp_path,
