@@ -1,11 +1,14 @@
 """Limits of the contract that no setting moves, as GetServerInfo shows them."""
 
+from runlane_server.core.model import Rules
 from runlane_server.transport.content import CONTENT_BYTES_MAX, METADATA_BYTES_MAX
 from runlane_server.transport.paging import PAGE_BYTES_MAX, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
 from runlane_server.transport.requests import DELTA_TEXT_BYTES_MAX
 
 RECEIVE_BYTES_MAX = 8 * 1024 * 1024
 SEND_BYTES_MAX = 4 * 1024 * 1024
+
+_RULES = Rules()
 
 FIXED_LIMITS: tuple[tuple[str, int, str], ...] = (
     ("content_bytes_max", CONTENT_BYTES_MAX, "bytes"),
@@ -25,4 +28,8 @@ FIXED_LIMITS: tuple[tuple[str, int, str], ...] = (
     ("lease_seconds_max", 600, "seconds"),
     ("commit_operations_max", 64, "items"),
     ("delta_text_bytes_max", DELTA_TEXT_BYTES_MAX, "bytes"),
+    ("child_depth_max", _RULES.max_child_depth, "items"),
+    ("live_child_runs_max", _RULES.max_children, "items"),
+    ("open_proxies_max", _RULES.max_proxies, "items"),
+    ("summary_bytes_max", 256 * 1024, "bytes"),
 )
