@@ -50,7 +50,8 @@ def chat(
     """Talk to an agent.
 
     What you type while it answers steers it, and where it asks something answers that: y or n
-    where tools ask whether they may run. Ctrl-C interrupts the run, Ctrl-D leaves.
+    where tools ask whether they may run. What other agents ask that it gave work to, you answer
+    here too. Ctrl-C interrupts the run, Ctrl-D leaves.
 
     Where stdin is no terminal each line is an input of its own, and each answer is printed
     when its run has ended. Where a run asks something, the next line answers it.
@@ -224,7 +225,11 @@ class _Conversation:
         self._options = options
         self._lines = lines
         self._run_id: str | None = None
+        # What is asked, the oldest first; what is typed next answers the one that is shown.
+        self._open: dict[str, runlane.Interaction] = {}
         self._asked: runlane.Interaction | None = None
+        self._shown_external: set[str] = set()
+        self._answered: set[str] = set()
         self._answer: _Answer | None = None
         self._mine: set[str] = set()
         self._submitting = asyncio.Lock()
@@ -313,18 +318,45 @@ class _Conversation:
         except (ValueError, RunlaneError) as error:
             self._note(str(error))
         else:
-            self._asked = None
+            self._answered.add(asked.interaction_id)
+            self._settled(asked.interaction_id)
 
     def _ask(self, state: runlane.LiveState) -> None:
-        """Shows what the run waits for; what is typed next answers it."""
-        for asked in state.open_interactions:
-            self._end_line()
-            for row in _show.question(asked):
-                self._write(f"? {row}\n", "bold yellow")
-            if asked.kind is runlane.PromptKind.PERMISSION:
-                self._note("y lets them run, n does not")
-            if asked.kind is not runlane.PromptKind.EXTERNAL:
+        """Takes what the run, or a child run of it, waits for, and shows what is new."""
+        # What was answered meanwhile may still be open in a state that was read before.
+        self._open = {
+            one.interaction_id: one
+            for one in state.open_interactions
+            if one.interaction_id not in self._answered
+        }
+        self._show_next()
+
+    def _settled(self, interaction_id: str) -> None:
+        """Forgets a question, and shows the next one where there is one."""
+        self._open.pop(interaction_id, None)
+        self._show_next()
+
+    def _show_next(self) -> None:
+        """Shows the oldest question, unless one stands there; what is typed answers that."""
+        if self._asked is not None and self._asked.interaction_id not in self._open:
+            self._asked = None
+        for asked in self._open.values():
+            if asked.kind is runlane.PromptKind.EXTERNAL:
+                if asked.interaction_id not in self._shown_external:
+                    self._shown_external.add(asked.interaction_id)
+                    self._question(asked)
+            elif self._asked is None:
                 self._asked = asked
+                self._question(asked)
+
+    def _question(self, asked: runlane.Interaction) -> None:
+        self._end_line()
+        if asked.proxy_for is not None:
+            self._note(_show.asker(asked.proxy_for))
+        for row in _show.question(asked):
+            self._write(f"? {row}\n", "bold yellow")
+        if asked.kind is runlane.PromptKind.PERMISSION:
+            self._note("y lets them run, n does not")
 
     async def _follow(self, events: runlane.EventStream) -> None:
         async for item in events:
@@ -358,7 +390,11 @@ class _Conversation:
             case (
                 runlane.RunEventKind.INTERACTION_ANSWERED | runlane.RunEventKind.INTERACTION_CLOSED
             ):
-                self._asked = None
+                self._settled(event.interaction_id)
+            case runlane.RunEventKind.CHILD_RUN_STARTED:
+                self._note(f"   goes to a run of {event.agent}: {event.child_run_id}")
+            case runlane.RunEventKind.RUN_ENDING:
+                self._note("it ends when its child runs have ended")
             case runlane.RunEventKind.RUN_PAUSED:
                 self._note("paused; `runlane unpause` lets it go on")
             case runlane.RunEventKind.RUN_STALLED:

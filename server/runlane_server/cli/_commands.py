@@ -42,12 +42,26 @@ def sessions(
             "changed last first)."
         ),
     ] = "updated_desc",
+    roots_only: Annotated[
+        bool,
+        typer.Option("--roots-only", help="Only those that are neither forks nor of child runs."),
+    ] = False,
     limit: Limit = 50,
     after: After = None,
     as_json: AsJson = False,
 ) -> None:
     """List sessions."""
-    run(target, _sessions(target, label or [], state, order, limit, after, as_json=as_json))
+    call = _sessions(
+        target,
+        label or [],
+        state,
+        order,
+        limit,
+        after,
+        roots_only=roots_only,
+        as_json=as_json,
+    )
+    run(target, call)
 
 
 async def _sessions(
@@ -58,6 +72,7 @@ async def _sessions(
     limit: int,
     after: str | None,
     *,
+    roots_only: bool,
     as_json: bool,
 ) -> None:
     pairs = [text.partition("=") for text in label]
@@ -66,7 +81,12 @@ async def _sessions(
     labels = {key: value for key, _, value in pairs}
     async with connected(target) as client:
         page = await client.list_sessions(
-            labels=labels, state=state, order=order, limit=limit, after=after
+            labels=labels,
+            state=state,
+            roots_only=roots_only,
+            order=order,
+            limit=limit,
+            after=after,
         )
     if as_json:
         emit({"items": page.items, "next_cursor": page.next_cursor})
@@ -93,6 +113,41 @@ async def _runs(target: str, session: str, limit: int, after: str | None, *, as_
         emit({"items": page.items, "next_cursor": page.next_cursor})
         return
     _show.runs(page.items)
+    _show.more(page.next_cursor)
+
+
+def children(
+    run_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="The id of the run that gave work away; `runlane runs` lists runs.",
+            show_default=False,
+        ),
+    ],
+    target: Target = DEFAULT_TARGET,
+    limit: Limit = 50,
+    after: After = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the child runs of a run: the work that it gave to other agents.
+
+    An agent may let another agent answer a tool call. That is a child run, in a session of its
+    own; its answer is the result of the call. It may have child runs itself. The first one is
+    listed first.
+    """
+    run(target, _children(target, run_id, limit, after, as_json=as_json))
+
+
+async def _children(
+    target: str, run_id: str, limit: int, after: str | None, *, as_json: bool
+) -> None:
+    async with connected(target) as client:
+        page = await client.list_child_runs(run_id, limit=limit, after=after)
+    if as_json:
+        emit({"items": page.items, "next_cursor": page.next_cursor})
+        return
+    _show.children(page.items)
     _show.more(page.next_cursor)
 
 
@@ -228,7 +283,10 @@ def interrupt(
     ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel the live run of a session. Inputs that wait for runs of their own stay queued."""
+    """Cancel the live run of a session, and its child runs.
+
+    Inputs that wait for runs of their own stay queued.
+    """
     run(target, _interrupt(target, session, run_id, reason, wait_seconds, as_json=as_json))
 
 
@@ -246,7 +304,8 @@ async def _interrupt(
     if as_json:
         emit(answer)
         return
-    state = answer.run.stop_reason if answer.settled else "cancellation requested"
+    ends = answer.settled or answer.run.ending_cause is not None
+    state = _show.state(answer.run) if ends else "cancellation requested"
     _show.facts(run=answer.run.run_id, state=state)
 
 

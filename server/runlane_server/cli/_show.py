@@ -47,13 +47,32 @@ def sessions(items: Iterable[runlane.Session]) -> None:
     _columns(("session", "state", "live run", "messages", "updated", "name"), rows)
 
 
+def state(run: runlane.Run) -> str:
+    """Returns how far a run is, in a few words."""
+    if run.stop_reason is not None:
+        return str(run.stop_reason)
+    if run.ending_cause is not None:
+        return f"ending ({run.ending_cause}): waits for {_child_runs(run.live_child_count)}"
+    wait = run.waiting_children
+    if wait is not None:
+        # Of those that it waited for at first some may have ended.
+        count = min(len(wait.run_ids), run.live_child_count)
+        some = "one of " if wait.mode is runlane.ChildrenMode.ANY and count > 1 else ""
+        return f"waits for {some}{_child_runs(count)}"
+    return "stalled" if run.stalled else str(run.phase)
+
+
+def _child_runs(count: int) -> str:
+    return f"{count} child run{'' if count == 1 else 's'}"
+
+
 def runs(items: Iterable[runlane.Run]) -> None:
     """Shows runs."""
     rows = [
         (
             item.run_id,
             item.agent,
-            str(item.stop_reason or item.phase),
+            state(item),
             str(item.usage.model_steps_committed),
             moment(item.create_time),
             line(item.input_preview),
@@ -63,28 +82,56 @@ def runs(items: Iterable[runlane.Run]) -> None:
     _columns(("run", "agent", "state", "steps", "created", "input"), rows)
 
 
-def tool_calls(items: Iterable[runlane.ToolCall]) -> None:
-    """Shows tool calls."""
+def children(items: Iterable[runlane.Run]) -> None:
+    """Shows child runs."""
     rows = [
+        (
+            item.parent.tool_call_id if item.parent is not None else "",
+            item.run_id,
+            item.session_id,
+            item.agent,
+            state(item),
+            line(item.input_preview),
+        )
+        for item in items
+    ]
+    _columns(("call", "run", "session", "agent", "state", "input"), rows)
+
+
+def tool_calls(items: Sequence[runlane.ToolCall]) -> None:
+    """Shows tool calls."""
+    rows: list[tuple[str, ...]] = [
         (
             item.tool_call_id,
             f"{item.step}.{item.ordinal}",
             line(item.name),
             str(item.outcome or item.state),
+            item.child_run_id or "",
             line(item.arguments_json),
             line(item.text),
         )
         for item in items
     ]
-    _columns(("call", "step", "tool", "state", "arguments", "result"), rows)
+    header: tuple[str, ...] = ("call", "step", "tool", "state", "child run", "arguments", "result")
+    if not any(item.child_run_id for item in items):
+        place = header.index("child run")
+        header, *rows = [(*row[:place], *row[place + 1 :]) for row in (header, *rows)]
+    _columns(header, rows)
 
 
 def interaction(item: runlane.Interaction) -> None:
     """Shows what waits for an answer, and how to give it."""
     head = Text(clean(f"{item.interaction_id}  {item.session_id}  {moment(item.create_time)}"))
     console.print(head.append(f"  {item.kind}", style="bold"))
+    if item.proxy_for is not None:
+        console.print(Text(f"  {asker(item.proxy_for)}", style="dim"))
     for row in question(item):
         console.print(Text(f"  {row}"))
+
+
+def asker(source: runlane.ProxySource) -> str:
+    """Returns who asks a question that shows on a run above."""
+    return f"asked by the child run {source.run_id}"
 
 
 def question(item: runlane.Interaction) -> list[str]:
@@ -149,6 +196,12 @@ def _details(item: runlane.AnyEvent) -> list[str]:
         words += [str(word) for word in told_more if word is not None]
         names = (item.agent, item.executor_id, item.model, item.tool_name, item.tool_call_id)
         words += [clean(word) for word in (*names, item.interaction_id) if word]
+        if item.child_run_id:
+            words.append(clean(item.child_run_id))
+        if item.children is not None:
+            words.append(f"waits for {_child_runs(len(item.children.run_ids))}")
+        if item.proxy_for is not None:
+            words.append(asker(item.proxy_for))
         if item.message is not None:
             result = item.message.tool_result
             words.append(line(item.message.text if result is None else result.text))

@@ -1,11 +1,14 @@
 """The commands for runs that wait, are paused, or lost their executor."""
 
+import contextlib
 import json
 import sys
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import runlane
 import typer
+from runlane.errors import SessionNotFound
 
 from runlane_server.cli import _show
 from runlane_server.cli._client import (
@@ -81,7 +84,12 @@ def inbox(
     after: After = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the questions that wait for an answer, the oldest first."""
+    """List the questions that wait for an answer, the oldest first.
+
+    A question of a child run is listed once, with the session of the child. With --session
+    those of child runs below that session are listed too. It is all the same where such a
+    question is answered.
+    """
     run(target, _inbox(target, session, limit, after, as_json=as_json))
 
 
@@ -105,7 +113,11 @@ def tools(
     after: After = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the tool calls of a run, and how far each got."""
+    """List the tool calls of a run, and how far each got.
+
+    Where a call was given to another agent, its child run is named too; `runlane children`
+    tells of that.
+    """
     run(target, _tools(target, run_id, limit, after, as_json=as_json))
 
 
@@ -124,7 +136,8 @@ def answer(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="The id of the question (`runlane inbox` lists them), or of its session.",
+            help="The id of the question (`runlane inbox` lists them), or of its session. For "
+            "what a child run asks, the session of a run above it will do too.",
             show_default=False,
         ),
     ],
@@ -207,17 +220,36 @@ async def _answer(
 
 async def _find(client: runlane.Client, what: str) -> runlane.Interaction:
     """Finds what is open by its own id, or by its session."""
+    asking: set[str] = set()
     for session in (what, None):
-        after: str | None = None
-        while True:
-            page = await client.list_interactions(session, after=after, limit=1000)
-            for item in page.items:
-                if what in {item.interaction_id, item.session_id}:
-                    return item
-            after = page.next_cursor
-            if after is None:
-                break
+        async for item in _open(client, session):
+            if what in {item.interaction_id, item.session_id}:
+                return item
+            asking.add(item.session_id)
+    # The inbox does not list what shows on the runs above a child run: those are looked at last.
+    above: set[str] = set()
+    for session in asking:
+        # A session that was deleted meanwhile asks nothing.
+        with contextlib.suppress(SessionNotFound):
+            lineage = await runlane.SessionHistory(client).lineage(session, limit=1)
+            above |= {parent.session_id for parent in lineage.parents}
+    for session in above:
+        async for item in _open(client, session):
+            if item.interaction_id == what:
+                return item
     raise NotDone(f"nothing waits for an answer at {what}")
+
+
+async def _open(client: runlane.Client, session: str | None) -> AsyncIterator[runlane.Interaction]:
+    """Yields what is open in a session, or in the inbox."""
+    after: str | None = None
+    while True:
+        page = await client.list_interactions(session, after=after, limit=1000)
+        for item in page.items:
+            yield item
+        after = page.next_cursor
+        if after is None:
+            return
 
 
 def _said(
@@ -292,6 +324,4 @@ async def _restore(
     if as_json:
         emit(done)
         return
-    _show.facts(
-        run=done.run.run_id, outcome=done.outcome, state=done.run.stop_reason or done.run.phase
-    )
+    _show.facts(run=done.run.run_id, outcome=done.outcome, state=_show.state(done.run))
