@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError
 from typing import Annotated
 
@@ -28,7 +28,7 @@ from runlane_server.cli._client import (
     ending,
     run,
 )
-from runlane_server.cli._waits import given
+from runlane_server.cli._waits import given, open_interactions
 
 _EARLIER_MESSAGES = 20
 _LINES_AHEAD = 64
@@ -113,6 +113,10 @@ async def _settle(client: runlane.Client, run_id: str, lines: "_Lines") -> runla
         asked = result.interaction
         if asked is None and not result.run.terminal:
             result = await client.wait_run(run_id)
+        if asked is not None and asked.prompt is None:
+            asked = await _whole(client, asked)
+            if asked is None:
+                continue
         if asked is None or asked.kind is runlane.PromptKind.EXTERNAL:
             return result
         for row in _show.question(asked):
@@ -125,6 +129,14 @@ async def _settle(client: runlane.Client, run_id: str, lines: "_Lines") -> runla
             await client.answer(run_id, asked.interaction_id, asked.version, answer)
         except (ValueError, RunlaneError) as error:
             typer.echo(f"runlane: {_show.line(str(error), 1000)}", err=True)
+
+
+async def _whole(client: runlane.Client, asked: runlane.Interaction) -> runlane.Interaction | None:
+    """Reads a question that was too long beside others; None: it is open no longer."""
+    async for one in open_interactions(client, asked.session_id):
+        if one.interaction_id == asked.interaction_id:
+            return one
+    return None
 
 
 _NOTHING_RUNS = "nothing runs; Ctrl-D leaves"
@@ -243,7 +255,7 @@ class _Conversation:
             self._message(message)
         if state.run is not None:
             self._run_id = state.run.run_id
-        self._ask(state)
+        self._ask(await self._read_open())
         self._note("Ctrl-C interrupts the run, Ctrl-D leaves")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
@@ -321,13 +333,14 @@ class _Conversation:
             self._answered.add(asked.interaction_id)
             self._settled(asked.interaction_id)
 
-    def _ask(self, state: runlane.LiveState) -> None:
+    async def _read_open(self) -> list[runlane.Interaction]:
+        return [one async for one in open_interactions(self._client, self._session)]
+
+    def _ask(self, items: Iterable[runlane.Interaction]) -> None:
         """Takes what the run, or a child run of it, waits for, and shows what is new."""
-        # What was answered meanwhile may still be open in a state that was read before.
+        # What was answered meanwhile may still be open in a list that was read before.
         self._open = {
-            one.interaction_id: one
-            for one in state.open_interactions
-            if one.interaction_id not in self._answered
+            one.interaction_id: one for one in items if one.interaction_id not in self._answered
         }
         self._show_next()
 
@@ -386,7 +399,7 @@ class _Conversation:
                     if event.submission_id not in self._mine:
                         self._message(event.message)
             case runlane.RunEventKind.INTERACTION_OPENED:
-                self._ask(await self._client.live_state(self._session, message_limit=0))
+                self._ask(await self._read_open())
             case (
                 runlane.RunEventKind.INTERACTION_ANSWERED | runlane.RunEventKind.INTERACTION_CLOSED
             ):

@@ -222,7 +222,7 @@ async def _find(client: runlane.Client, what: str) -> runlane.Interaction:
     """Finds what is open by its own id, or by its session."""
     asking: set[str] = set()
     for session in (what, None):
-        async for item in _open(client, session):
+        async for item in open_interactions(client, session):
             if what in {item.interaction_id, item.session_id}:
                 return item
             asking.add(item.session_id)
@@ -234,14 +234,16 @@ async def _find(client: runlane.Client, what: str) -> runlane.Interaction:
             lineage = await runlane.SessionHistory(client).lineage(session, limit=1)
             above |= {parent.session_id for parent in lineage.parents}
     for session in above:
-        async for item in _open(client, session):
+        async for item in open_interactions(client, session):
             if item.interaction_id == what:
                 return item
     raise NotDone(f"nothing waits for an answer at {what}")
 
 
-async def _open(client: runlane.Client, session: str | None) -> AsyncIterator[runlane.Interaction]:
-    """Yields what is open in a session, or in the inbox."""
+async def open_interactions(
+    client: runlane.Client, session: str | None
+) -> AsyncIterator[runlane.Interaction]:
+    """Yields what is open in a session, or in the inbox, the oldest first."""
     after: str | None = None
     while True:
         page = await client.list_interactions(session, after=after, limit=1000)

@@ -93,18 +93,14 @@ def conversation():
     return _Conversation(None, "s", None, None)
 
 
-def state(*interactions):
-    return runlane.LiveState.model_construct(open_interactions=interactions)
-
-
 def test_questions_are_shown_one_after_the_other(conversation, capsys):
     def shown():
         return [row[2:] for row in capsys.readouterr().out.splitlines() if row.startswith("? ")]
 
-    conversation._ask(state(external("bank"), question("a"), question("b")))
+    conversation._ask([external("bank"), question("a"), question("b")])
     assert shown() == ["bank!", "a?"]
     # One that comes does not take the place of the one that stands there.
-    conversation._ask(state(question("c"), external("bank"), question("a"), question("b")))
+    conversation._ask([question("c"), external("bank"), question("a"), question("b")])
     assert shown() == []
     assert conversation._asked.interaction_id == "a"
     conversation._settled("b")
@@ -113,15 +109,15 @@ def test_questions_are_shown_one_after_the_other(conversation, capsys):
     assert shown() == ["c?"]
     conversation._settled("c")
     assert conversation._asked is None
-    # A state that was read before the answer brings no question back.
+    # A list that was read before the answer brings no question back.
     conversation._answered.add("a")
-    conversation._ask(state(question("a")))
+    conversation._ask([question("a")])
     assert (shown(), conversation._asked) == ([], None)
 
 
 def test_who_asks_is_told(conversation, capsys):
-    conversation._ask(state(question("a")))
+    conversation._ask([question("a")])
     assert "asked by the child run run_child" in capsys.readouterr().out
     conversation._settled("a")
-    conversation._ask(state(question("b", child=None)))
+    conversation._ask([question("b", child=None)])
     assert "asked by" not in capsys.readouterr().out
