@@ -1,5 +1,7 @@
 # Everything that a new machine needs is made here; `make help` lists the targets.
 PYTHON ?= python3
+# Tests that run beside each other.
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 GEN_VENV := .venv-gen
@@ -35,7 +37,8 @@ serve: $(VENV)/.run ## a server on 127.0.0.1:7480 with its data in ./runlane.db
 	$(BIN)/runlane serve --store sqlite:runlane.db
 
 test: $(VENV)/.dev ## all tests but the long ones
-	$(BIN)/python -m pytest -m 'not long'
+	$(BIN)/python -m pytest -m 'not long and not alone' -n $(JOBS) --dist worksteal --timeout 300
+	$(BIN)/python -m pytest -m 'alone and not long'
 
 test-long: $(VENV)/.dev ## the tests that take long
 	$(BIN)/python -m pytest -m long --timeout 7200

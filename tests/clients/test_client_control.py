@@ -281,6 +281,35 @@ async def test_a_manager_answers_what_its_session_waits_for(server: FakeServer, 
         await manager.resume(True)
 
 
+async def test_a_prompt_that_the_live_state_left_out_is_read_by_itself(server, client):
+    waiting = run_pb2.Run(
+        run_id="run_1", session_id="main", phase=run_pb2.Run.PHASE_WAITING, interaction_id="int_1"
+    )
+    bare = interaction_pb2.Interaction()
+    bare.CopyFrom(PERMISSION)
+    bare.ClearField("prompt")
+    live = session_pb2.LiveState(
+        session=session_pb2.Session(session_id="main"), run=waiting, open_interactions=[bare]
+    )
+    server.handlers["GetLiveState"] = answering(pb.GetLiveStateResponse(live_state=live))
+    server.handlers["WaitRun"] = answering(history_service_pb2.WaitRunResponse(run=waiting))
+    server.handlers["CreateSession"] = answering(
+        pb.CreateSessionResponse(session=session_pb2.Session(session_id="main"))
+    )
+    server.handlers["ListInteractions"] = answering(
+        history_service_pb2.ListInteractionsResponse(interactions=[PERMISSION])
+    )
+    server.handlers["AnswerInteraction"] = answering(
+        pb.AnswerInteractionResponse(interaction=PERMISSION, run=waiting)
+    )
+    manager = SessionManager(client, "main")
+    stopped = await manager.wait("run_1", until="stopped")
+    assert [call.tool_call_id for call in stopped.interaction.calls] == ["a", "b"]
+    await manager.admit_resume(True)
+    (sent,) = server.calls["AnswerInteraction"]
+    assert len(sent.answer.permission.decisions) == 2
+
+
 async def test_a_tool_keeps_what_it_was_made_with():
     @tool(name="n", description="d", idempotent=True, policy="ask", timeout=3)
     def function(a: int, b: "list[str]", json: str = "x") -> None:

@@ -179,6 +179,7 @@ async def test_large_pending_input_is_cut_in_lists_and_whole_where_it_is_named(l
     assert [one.content_truncated for one in listed] == [False, True, True]
 
 
+@pytest.mark.alone
 async def test_reading_a_history_of_large_messages_takes_bounded_memory(make_server):
     """40 messages of 3 MiB: no read may hold them all at once."""
     server = make_server().start()

@@ -21,7 +21,7 @@ from support_server import (
     within,
 )
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900), pytest.mark.alone]
 
 MEBIBYTE = 1024 * 1024
 

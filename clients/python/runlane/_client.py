@@ -141,8 +141,12 @@ class Client(SessionCalls, ControlCalls, HistoryCalls):
                     continue
             else:
                 asked = [one for one in state.open_interactions if one.run_id == run_id]
-                if run.stopped or asked:
-                    return RunResult(run=run, output=None, interaction=next(iter(asked), None))
+                question = await self._whole(asked[0]) if asked else None
+                if question is not None or (run.stopped and not asked):
+                    return RunResult(run=run, output=None, interaction=question)
+                if asked:
+                    # It was answered between the two reads.
+                    continue
             events = self.events(
                 session_id, after_sequence=state.sequence, run_ids=[run_id], types=_STOPS
             )

@@ -249,6 +249,20 @@ class ControlCalls:
         answer = await self._caller.unary(self._caller.stubs.history.ListInteractions, request)
         return convert.page(map(interaction_from_pb, answer.interactions), answer.next_page_token)
 
+    async def _whole(self, asked: Interaction) -> Interaction | None:
+        """Reads a question whose prompt was too long for the live state; None: it is settled."""
+        if asked.prompt is not None:
+            return asked
+        after: str | None = None
+        while True:
+            page = await self.list_interactions(asked.session_id, after=after, limit=1000)
+            for found in page.items:
+                if found.interaction_id == asked.interaction_id:
+                    return found
+            after = page.next_cursor
+            if after is None:
+                return None
+
     async def list_tool_calls(
         self, run_id: str, *, after: str | None = None, limit: int = 50
     ) -> Page[ToolCall]:

@@ -121,7 +121,8 @@ class ManagerControl:
         state = await self._client.live_state(self._session_id, message_limit=0)
         for found in state.open_interactions:
             if interaction is None or found.interaction_id == interaction:
-                return found
+                # One that was settled meanwhile is left to the server to refuse.
+                return await self._client._whole(found) or found  # noqa: SLF001 - one package
         if interaction is not None:
             # One that was answered before: the same answer again is no harm.
             page = await self._client.list_interactions(

@@ -113,10 +113,6 @@ async def _settle(client: runlane.Client, run_id: str, lines: "_Lines") -> runla
         asked = result.interaction
         if asked is None and not result.run.terminal:
             result = await client.wait_run(run_id)
-        if asked is not None and asked.prompt is None:
-            asked = await _whole(client, asked)
-            if asked is None:
-                continue
         if asked is None or asked.kind is runlane.PromptKind.EXTERNAL:
             return result
         for row in _show.question(asked):
@@ -129,14 +125,6 @@ async def _settle(client: runlane.Client, run_id: str, lines: "_Lines") -> runla
             await client.answer(run_id, asked.interaction_id, asked.version, answer)
         except (ValueError, RunlaneError) as error:
             typer.echo(f"runlane: {_show.line(str(error), 1000)}", err=True)
-
-
-async def _whole(client: runlane.Client, asked: runlane.Interaction) -> runlane.Interaction | None:
-    """Reads a question that was too long beside others; None: it is open no longer."""
-    async for one in open_interactions(client, asked.session_id):
-        if one.interaction_id == asked.interaction_id:
-            return one
-    return None
 
 
 _NOTHING_RUNS = "nothing runs; Ctrl-D leaves"
