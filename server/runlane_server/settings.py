@@ -199,6 +199,19 @@ class McpConfig(_Table):
         return self
 
 
+class DelegateConfig(_Table):
+    """Another agent that an agent may give work to: the tables `[[agent.delegate]]`."""
+
+    agent: Name
+    """The other agent; whoever runs it."""
+    description: str = Field(min_length=1, max_length=4096)
+    """What it is good for, for the model."""
+    tool: str = Field(default="", max_length=255)
+    """The name of the tool that the model asks for. Empty: the agent's."""
+    policy: Policy = "allow"
+    """Whether it may be asked, or a person is asked first, or it is refused."""
+
+
 class AgentLimits(_Table):
     """Budgets of an agent's runs, where their options name none."""
 
@@ -218,6 +231,8 @@ class AgentConfig(_Table):
     limits: AgentLimits = AgentLimits()
     mcp: tuple[McpConfig, ...] = ()
     """MCP servers whose tools it may use."""
+    delegate: tuple[DelegateConfig, ...] = ()
+    """Agents that it may give work to: each call is a child run."""
     ask_question: bool = False
     """Whether the model may ask the user, and the run then waits for the answer."""
     policies: Mapping[str, Policy] = {}

@@ -256,3 +256,37 @@ async def test_a_summary_that_does_not_fit_changes_nothing(shared, name, made):
     ):
         assert (await manager.run("one")).text == "saw 1"
         assert model.requests[-1].summary == ""
+
+
+async def test_agents_of_the_settings_give_work_to_each_other(make_server, tmp_path):
+    (tmp_path / "runlane.toml").write_text(
+        """
+[[agent]]
+name = "chief"
+model = { kind = "scripted", script = [
+    { answer = { tool = "look", arguments = { task = "{input}" } }, then = "it says: {result}" },
+] }
+[[agent.delegate]]
+agent = "librarian"
+tool = "look"
+description = "Finds books."
+policy = "ask"
+
+[[agent]]
+name = "librarian"
+model = { kind = "scripted", script = [{ answer = "{input} stands on shelf 4" }] }
+""",
+        encoding="utf-8",
+    )
+    server = make_server().start()
+    async with (
+        asyncio.timeout(SECONDS),
+        Client(server.address) as client,
+        SessionManager(client, "main", agent="chief") as manager,
+    ):
+        asked = await manager.run("Moby-Dick", until="stopped")
+        assert [call.name for call in asked.interaction.calls] == ["look"]
+        ended = await manager.resume(True)
+        assert ended.text == "it says: Moby-Dick stands on shelf 4"
+        (child,) = (await client.list_child_runs(ended.run_id)).items
+        assert (child.agent, child.stop_reason) == ("librarian", StopReason.COMPLETED)

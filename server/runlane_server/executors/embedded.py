@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable
 
 import structlog
-from runlane import Agent, Client, Executor, McpTools, ToolError
+from runlane import Agent, Client, Executor, McpTools, Tool, ToolError, tool
 from runlane.errors import RunlaneError
 
 from runlane_server.executors.models import ServerModel, build_model
-from runlane_server.settings import AgentConfig, McpConfig, SettingsError
+from runlane_server.settings import AgentConfig, DelegateConfig, McpConfig, SettingsError
 
 EMBEDDED_PREFIX = "embedded-"
 """How the id of every embedded executor begins: its leases end with its server."""
@@ -77,7 +77,10 @@ class EmbeddedExecutor:
                     model=self._models[index],
                     system=config.system,
                     model_name=config.model.name,
-                    tools=[_mcp_tools(server) for server in config.mcp],
+                    tools=[
+                        *(_delegate(other) for other in config.delegate),
+                        *(_mcp_tools(server) for server in config.mcp),
+                    ],
                     ask_question=config.ask_question,
                     policies=config.policies,
                 ),
@@ -137,6 +140,21 @@ class EmbeddedExecutor:
                 "embedded_executor_released", executor_id=executor.executor_id, why=repr(error)
             )
         await executor.aclose(release=True)
+
+
+def _delegate(config: DelegateConfig) -> Tool:
+    """Makes the tool that gives work to another agent."""
+
+    @tool(
+        name=config.tool or config.agent,
+        description=config.description,
+        policy=config.policy,
+        agent=config.agent,
+    )
+    def delegate(task: str) -> str:
+        return task
+
+    return delegate
 
 
 def _mcp_tools(config: McpConfig) -> McpTools:
