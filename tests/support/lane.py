@@ -5,7 +5,13 @@ from typing import Any
 
 from runlane_server.core.answers import Answer
 from runlane_server.core.children import take_child
-from runlane_server.core.commands import CommitRun, StartChildRun, TakeChild, TakeNotice
+from runlane_server.core.commands import (
+    CommitRun,
+    RecordCompaction,
+    StartChildRun,
+    TakeChild,
+    TakeNotice,
+)
 from runlane_server.core.context import Context, Decision
 from runlane_server.core.errors import Refused
 from runlane_server.core.machine import decide, decide_due, decide_with_child
@@ -23,6 +29,7 @@ from runlane_server.core.rows import (
     ToolCallMoved,
 )
 from runlane_server.core.words import (
+    InteractionClose,
     InteractionState,
     NoticeKind,
     StopReason,
@@ -34,6 +41,11 @@ from runlane_server.runtime.records import encode_state
 from support.steps import SECOND, Step, text
 
 _ENDS = {"COMMITTED", "CANCELLED", "OUTCOME_UNKNOWN"}
+_TOLD = {
+    "COMPLETED": ToolOutcome.OK,
+    "CANCELLED": ToolOutcome.CANCELLED,
+    "OUTCOME_UNKNOWN": ToolOutcome.UNKNOWN,
+}
 KEY = SessionKey("default", "ses_1")
 START = 1_700_000_000 * SECOND
 
@@ -68,6 +80,8 @@ class Lane:
         self._calls: dict[tuple[str, int, int], list[str]] = {}
         self.children: list[Lane] = []
         self.notices: list[NoticePut] = []
+        self._down: list[NoticePut] = []
+        self._up: list[NoticePut] = []
 
     def context(self, label: str = "") -> Context:
         return Context(
@@ -91,7 +105,7 @@ class Lane:
                 child = self.children[number]
                 child.now = self.now
                 child.do(*steps)
-                self.told_of(child)
+                self.ring()
                 given = None
             elif not step.passes:
                 given = self.decided(step.make(self.state), step.label).answer
@@ -129,6 +143,8 @@ class Lane:
         return decision
 
     def _decided(self, command: Any, context: Context) -> Decision:
+        if isinstance(command, CommitRun):
+            self._look_behind(command)
         starts = isinstance(command, CommitRun) and any(
             isinstance(one, StartChildRun) for one in command.operations
         )
@@ -138,12 +154,18 @@ class Lane:
         child = Lane(self.rules, SessionKey(KEY.namespace, f"{self.key.session_id}_{number}"))
         child.now, child.new_id = self.now, self.new_id
         decision, made = decide_with_child(
-            self.state, None, command, context, replace(context, key=child.key, request_id="child")
+            self.state, None, command, context, replace(context, key=child.key, request_id="")
         )
         if made.state is not None:
             child._take(made)
             self.children.append(child)
         return decision
+
+    def _look_behind(self, command: CommitRun) -> None:
+        """Reads what a summary does not cover, as its use case does."""
+        for one in command.operations:
+            if isinstance(one, RecordCompaction) and one.through < len(self.messages):
+                one.next_role = self.messages[one.through].role
 
     def told_of(self, child: "Lane") -> None:
         """Takes in what has become of a child run, as a notice would bring it."""
@@ -151,22 +173,36 @@ class Lane:
         command = TakeChild(run_id)
         if end != "LIVE":
             command.stop_reason = StopReason[end]
-            command.outcome = ToolOutcome.OK if end == "COMPLETED" else ToolOutcome.ERROR
+            command.outcome = _TOLD.get(end, ToolOutcome.ERROR)
             command.result = text(f"child {end}")
         run = self.state.run if self.state is not None else None
         for proxy in run.proxies if run is not None else ():
-            state = InteractionState.ANSWERED if end == "LIVE" else InteractionState.CLOSED
-            command.settled[proxy.question.interaction_id] = (state, None)
+            answered = end == "LIVE"
+            command.settled[proxy.question.interaction_id] = (
+                InteractionState.ANSWERED if answered else InteractionState.CLOSED,
+                None if answered else InteractionClose.RUN_ENDED,
+            )
         decision, untouched = take_child(self.state, child.state, command, self.context())
         assert untouched.state is None
         self._take(decision)
 
-    def cancel_children(self) -> None:
-        """Brings the children what their parent asked of them, and the parent what came of it."""
-        for child in self.children:
-            child.now = self.now
-            child.decided(TakeNotice(NoticeKind.CANCEL, "parent"))
-            self.told_of(child)
+    def ring(self) -> None:
+        """Brings all notices to where they belong, until there are none."""
+        told = True
+        while told:
+            told = bool(self._down)
+            down, self._down = self._down, []
+            for notice in down:
+                child = next(c for c in self.children if c.key.session_id == notice.session_id)
+                child.now = max(child.now, self.now)
+                child.due()
+                child.decided(TakeNotice(notice.kind, notice.cause))
+            for child in self.children:
+                child.ring()
+                if child._up:
+                    child._up = []
+                    self.told_of(child)
+                    told = True
 
     def _take(self, decision: Decision) -> None:
         if decision.state is None:
@@ -208,6 +244,7 @@ class Lane:
             self.inputs[label] = row.state.name + why
         elif isinstance(row, NoticePut):
             self.notices.append(row)
+            (self._up if row.kind is NoticeKind.CHILD else self._down).append(row)
         elif isinstance(row, MessageAppended):
             self.messages.append(row)
             if row.call is not None:

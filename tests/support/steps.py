@@ -19,6 +19,7 @@ from runlane_server.core.commands import (
     InterruptRun,
     LeaseActivation,
     PauseRun,
+    RecordCompaction,
     Release,
     ReopenSession,
     ReserveModelStep,
@@ -205,6 +206,12 @@ def starts(call: str, **options: Any) -> StartChildRun:
     """A child run answers a call."""
     asked = RunOptions(**options) if options else None
     return StartChildRun(call, text(f"do {call}"), SessionRecord(), asked)
+
+
+def compacts(through: int) -> RecordCompaction:
+    """A summary of so many messages."""
+    used = Usage(cost_usd_micros=7, compaction_input_tokens=30, compaction_output_tokens=3)
+    return RecordCompaction(through, f"sum of {through}", used, "m-2")
 
 
 RESERVE = ReserveModelStep()

@@ -8,6 +8,7 @@ from runlane_server.core.errors import Reason
 from runlane_server.core.model import RunLimits, RunOptions, SessionState
 from runlane_server.core.words import Mode, PromptKind, Recovery, ToolErrorPolicy
 
+from support.states_children import child_states
 from support.steps import (
     ALL_CHILDREN,
     ANY_CHILD,
@@ -164,8 +165,6 @@ STATES: dict[str, tuple[Step, ...]] = {
     "K": (*_AUTO, _PARENT, commit(outcome=ALL_CHILDREN), interrupt()),
     "K queues": (*_AUTO, _PARENT, *_QUEUES, commit(outcome=ALL_CHILDREN), interrupt()),
     "K late": (*_AUTO, _PARENT, commit(outcome=RELEASE), passes(HOUR)),
-    "L child": (*_AUTO, _PARENT),
-    "Q child": (*_AUTO, _PARENT, commit(outcome=RELEASE)),
     "P": (*_AUTO, pause, commit(outcome=RELEASE)),
     "P queues": (*_AUTO, pause, *_QUEUES, commit(outcome=RELEASE)),
     "P batch": (*_AUTO, _ASKS, pause, _LOST),
@@ -182,6 +181,7 @@ STATES: dict[str, tuple[Step, ...]] = {
     "closed L reserved": (*_R, close),
     "deleted": (*_IDLE, delete),
     "deleted L": (*_L, delete_force),
+    **child_states(_run, _QUEUES),
 }  # fmt: skip
 
 # --- events ----------------------------------------------------------------
@@ -210,6 +210,8 @@ class Cell:
         runs: All runs in order of the lane, each with its end; None: as they were.
         refused: The reason of a refusal, with all its metadata.
         look: Looks at the answer, the state before and the state after.
+        child: The number of the child run in whose session it is all said and seen; below 0:
+            in that of the run itself.
     """
 
     state: str
@@ -222,13 +224,17 @@ class Cell:
     refused: Reason | None = None
     metadata: Callable[[SessionState], dict[str, str]] = lambda _: {}
     look: Look | None = None
+    child: int = -1
 
     @property
     def name(self) -> str:
-        return f"{self.state}: {self.what}"
+        there = f", child {self.child}" if self.child >= 0 else ""
+        return f"{self.state}{there}: {self.what}"
 
 
-def refused(state: str, what: str, step: Step, reason: Reason, **metadata: Any) -> Cell:
+def refused(
+    state: str, what: str, step: Step, reason: Reason, child: int = -1, **metadata: Any
+) -> Cell:
     """A refusal; values of metadata are strings, or made from the state."""
     return Cell(
         state,
@@ -236,6 +242,7 @@ def refused(state: str, what: str, step: Step, reason: Reason, **metadata: Any) 
         step,
         refused=reason,
         metadata=lambda s: {k: v(s) if callable(v) else v for k, v in metadata.items()},
+        child=child,
     )
 
 

@@ -12,7 +12,7 @@ from runlane.v1 import event_pb2, message_pb2
 from runlane_server.app.base import Limits, Services
 from runlane_server.app.service import App, Committed
 from runlane_server.app.views import Caller
-from runlane_server.core.commands import CommitRun, StartChildRun
+from runlane_server.core.commands import CommitRun, RecordCompaction, StartChildRun
 from runlane_server.core.model import Fence, Rules, SessionKey, SessionState
 from runlane_server.core.rows import EventType
 from runlane_server.core.words import SubmissionFailure
@@ -122,7 +122,7 @@ class World:
         key = SessionKey("default", session_id)
         command = step.make(await self.state(session_id))
         if isinstance(command, CommitRun) and any(
-            isinstance(one, StartChildRun) for one in command.operations
+            isinstance(one, (StartChildRun, RecordCompaction)) for one in command.operations
         ):
             return await self.app._committed(self.caller("Commit"), key, command, "client")
         request = None

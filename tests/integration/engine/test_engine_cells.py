@@ -6,6 +6,7 @@ import pytest
 import pytest_asyncio
 from runlane_server.core.admission import column
 from runlane_server.core.errors import Refused
+from support.cells_children import CHILD_CELLS
 from support.cells_client import CLIENT_CELLS
 from support.cells_executor import EXECUTOR_CELLS
 from support.cells_turns import TURN_CELLS
@@ -16,7 +17,7 @@ from support.world import World
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _number = itertools.count(1)
 BOTH = [*CLIENT_CELLS, *EXECUTOR_CELLS]
-ON_A_FILE = [*WAIT_CELLS, *TURN_CELLS]
+ON_A_FILE = [*WAIT_CELLS, *TURN_CELLS, *CHILD_CELLS]
 """Tried on a file alone: the store in memory runs the same statements."""
 CELLS = [
     pytest.param(store, cell, id=f"{store}-{cell.name}")
@@ -40,6 +41,8 @@ async def _shown(world: World, name: str, deleted: bool) -> tuple[dict[str, str]
 async def test_cell(shared: dict[str, World], store: str, cell: Cell):
     world, name = shared[store], f"ses_{next(_number)}"
     await world.do(name, *STATES[cell.state])
+    if cell.child >= 0:
+        name = (await world.children(name))[cell.child]
     before = await world.state(name)
     gone = before is None or before.deleted
     inputs, runs = await _shown(world, name, gone)

@@ -2,6 +2,7 @@
 
 import pytest
 from runlane_server.core.admission import column
+from support.cells_children import CHILD_CELLS
 from support.cells_client import CLIENT_CELLS
 from support.cells_executor import EXECUTOR_CELLS
 from support.cells_turns import TURN_CELLS
@@ -9,7 +10,7 @@ from support.cells_waits import WAIT_CELLS
 from support.lane import Lane
 from support.table import STATES, Cell
 
-CELLS = [*CLIENT_CELLS, *EXECUTOR_CELLS, *WAIT_CELLS, *TURN_CELLS]
+CELLS = [*CLIENT_CELLS, *EXECUTOR_CELLS, *WAIT_CELLS, *TURN_CELLS, *CHILD_CELLS]
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
@@ -17,6 +18,10 @@ def test_cell(cell: Cell):
     lane = Lane()
     if STATES[cell.state]:
         lane.do(*STATES[cell.state])
+    if cell.child >= 0:
+        now = lane.now
+        lane = lane.children[cell.child]
+        lane.now = now
     before, inputs, runs = lane.state, dict(lane.inputs), lane.run_ends
     last = before.sequence if before is not None else 0
     if cell.refused is not None:
