@@ -11,6 +11,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support_server import Link, ServerProcess
 
+# What these assert is said in full where it fails.
+pytest.register_assert_rewrite(
+    "support.machine", "support.machine_clients", "support.machine_executors"
+)
+
 
 @pytest.fixture
 def make_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:

@@ -1,14 +1,15 @@
-"""A small model of a session, written from the tables of states and nothing else.
+"""A small model of a session: what it holds, and the steps that all commands share.
 
-It knows labels and texts, no ids, no rows and no events.
+Written from the tables of states and nothing else. It knows labels and texts, no ids, no
+rows and no events.
 """
 
-import copy
 from dataclasses import dataclass, field
 
-from support.steps import GRACE, LEASE, SECOND, UNCONFIRMED
+from support.steps import GRACE, LEASE, SECOND
 
 REPLACE, MOVED, FOLLOWS = 1, 2, 3
+Question = tuple[str, int]
 
 
 class ModelRefusal(Exception):  # noqa: N818 - a refusal is an answer, not a fault
@@ -22,11 +23,16 @@ class ModelCall:
     idempotent: bool = False
     appended: bool = False
     text: str = ""
+    child: str = ""
 
 
 @dataclass
 class ModelRun:
-    """A live run. `place`: Q, L, ST, W or P, whatever was asked of it."""
+    """A live run. `place`: Q, L, ST, W, C, P or K, whatever was asked of it.
+
+    Child runs have the names of their sessions. A question is named by the session of who
+    asks and the attempt in which that was; `shown` names the child run that brought each.
+    """
 
     label: str
     budget: int
@@ -47,6 +53,15 @@ class ModelRun:
     recoveries: int = 0
     not_before: int = 0
     calls: list[ModelCall] = field(default_factory=list)
+    children: list[str] = field(default_factory=list)
+    started: int = 0
+    awaited: list[str] | None = None
+    any_of: bool = False
+    shown: dict[Question, str] = field(default_factory=dict)
+    cause: str = ""
+    phase: str = ""
+    input_number: int = 0
+    steer_number: int = 0
 
     def has(self, state: str, *, for_good: bool = False) -> bool:
         return any(one.state == state and not (for_good and one.idempotent) for one in self.calls)
@@ -62,18 +77,27 @@ class How:
 
 
 @dataclass
-class ModelSession:
-    """What a session must be. `prefix`: what a fork took over."""
+class ModelSteps:
+    """What a session must be. `prefix`: what a fork took over; `tools`: numbers of results."""
 
+    name: str = ""
+    parent: str = ""
+    parent_run: str = ""
+    latest: int = 0
+    depth: int = 0
     prefix: list[str] = field(default_factory=list)
     closed: bool = False
     run: ModelRun | None = None
     steers: list[tuple[str, bool]] = field(default_factory=list)
     waiting: list[tuple[int, str, How]] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
-    cutoffs: dict[str, int] = field(default_factory=dict)
+    cutoffs: dict[str, tuple[int, int]] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
+    tools: set[int] = field(default_factory=set)
+    compacted: int = 0
+    asked_of: list[str] = field(default_factory=list)
+    answered: set[Question] = field(default_factory=set)
     now: int = 0
     started: int = 0
 
@@ -82,6 +106,8 @@ class ModelSession:
         run = self.run
         if run is None:
             return "IDLE"
+        if run.place == "K":
+            return "K"
         if run.cancelling:
             return "Lc"
         return run.place + ("p" if run.pausing else "")
@@ -89,6 +115,19 @@ class ModelSession:
     @property
     def runs(self) -> list[str]:
         return self.ended + ([f"{self.run.label} LIVE"] if self.run is not None else [])
+
+    @property
+    def count(self) -> int:
+        return len(self.prefix) + len(self.texts)
+
+    @property
+    def questions(self) -> list[Question]:
+        """What is asked here and below."""
+        run = self.run
+        if run is None:
+            return []
+        own = [(self.name, run.attempt)] if run.place == "W" else []
+        return own + list(run.shown)
 
     # --- what happens by itself --------------------------------------------
 
@@ -99,7 +138,7 @@ class ModelSession:
 
     def _due(self) -> bool:
         run, now = self.run, self.now
-        if run is None:
+        if run is None or run.place == "K":
             return False
         leased = run.place == "L"
         if leased and run.cancelling and run.grace_end <= now:
@@ -127,10 +166,10 @@ class ModelSession:
         run = self.run
         if run.cancelling or run.final or run.has("CLAIMED", for_good=True):
             self._end("CANCELLED" if run.cancelling else "COMPLETED" if run.final else "FAILED")
-            return "SETTLED"
+            return "ATTACHED" if self.run is run else "SETTLED"
         if counted and not run.pausing and run.recoveries >= 3:
             self._end("FAILED")
-            return "SETTLED"
+            return "ATTACHED" if self.run is run else "SETTLED"
         for call in run.calls:
             if call.state == "CLAIMED":
                 call.state = "PREPARED"
@@ -145,281 +184,55 @@ class ModelSession:
         if self.run is not None and self.run.place == "L":
             self.run.lease_end = max(self.run.lease_end, now + LEASE)
 
-    # --- commands: what they answer, or the reason of a refusal -------------
+    # --- child runs ----------------------------------------------------------
 
-    def submit(self, label: str, mode: str, how: How, now: int, *, moves: bool = False) -> str:
-        self.now, column = now, self.column
-        if self.closed:
-            return "SESSION_CLOSED"
-        if column == "IDLE":
-            if mode in {"STEER", "FOLLOW_UP"}:
-                return "SESSION_IDLE"
-            self._start(label, how)
-            return "RUN DELIVERED"
-        if mode == "START":
-            return "SESSION_BUSY"
-        if mode == "STEER" and column == "Lc":
-            return "RUN_CANCELLING"
-        if mode == "STEER" or (mode == "AUTO" and column != "Lc"):
-            self.steers.append((label, moves))
-            self.inputs[label] = "PENDING"
-            return "STEER PENDING"
-        if mode == "REPLACE":
-            return self._replace(label, how)
-        self._wait(FOLLOWS, label, how)
-        return "FOLLOW_UP PENDING"
+    def is_asked_to_end(self, now: int) -> None:
+        """The parent run ends."""
+        self.due(now)
+        if self.run is not None:
+            self._interrupt()
 
-    def _replace(self, label: str, how: How) -> str:
-        if self.run.place != "L":
-            ahead = any(rank == REPLACE for rank, _, _ in self.waiting)
-            self._finish("CANCELLED")
-            self._miss("TARGET_CANCELLING")
-            if not ahead:
-                self._start(label, how)
-                return "RUN DELIVERED"
-            self._wait(REPLACE, label, how)
-            self._promote()
-            return "FOLLOW_UP PENDING"
-        if not self.run.cancelling:
-            self._request()
-        self._wait(REPLACE, label, how)
-        return "FOLLOW_UP PENDING"
-
-    def withdraw(self, label: str) -> str:
-        if self.inputs[label] == "WITHDRAWN":
-            return "WITHDRAWN"
-        if self.inputs[label] != "PENDING":
-            return "SUBMISSION_SETTLED"
-        self.steers = [one for one in self.steers if one[0] != label]
-        self.waiting = [one for one in self.waiting if one[1] != label]
-        self.inputs[label] = "WITHDRAWN"
-        return "WITHDRAWN"
-
-    def interrupt(self, now: int) -> str:
-        self.now = now
-        if self.run is None:
-            return "SESSION_IDLE"
-        if self.run.place != "L":
-            self._finish("CANCELLED")
-            self._miss("TARGET_CANCELLING")
-            self._promote()
-            return "TERMINAL"
-        if not self.run.cancelling:
-            self._request()
-        return "ACTIVE"
-
-    def close(self, now: int, *, cancel: bool) -> str:
-        self.closed = True
-        for label in [one[0] for one in self.steers] + [one[1] for one in self.waiting]:
-            self.inputs[label] = "FAILED SESSION_CLOSED"
-        self.steers, self.waiting = [], []
-        if cancel and self.run is not None:
-            self.interrupt(now)
-        return "CLOSED"
-
-    def reopen(self) -> str:
-        self.closed = False
-        return "OPEN"
-
-    def pause(self) -> str:
+    def hears(self, child: "ModelSteps") -> bool:
+        """Takes in what has become of a child run; False: it must be told again later."""
         run = self.run
-        if run is None:
-            return "SESSION_IDLE"
-        if run.cancelling:
-            return "RUN_CANCELLING"
-        if run.place == "Q":
-            self._pause()
-        elif run.place != "P":
-            run.pausing = True
-        return "PAUSED" if run.place == "P" else "REQUESTED"
-
-    def unpause(self) -> str:
-        run = self.run
-        if run is None:
-            return "SESSION_IDLE"
-        if run.cancelling:
-            return "RUN_CANCELLING"
-        if run.place == "P":
-            self._queue()
-            return "RESUMED"
-        if run.pausing:
-            run.pausing = False
-            return "RESUMED"
-        return "UNCHANGED"
-
-    def answer(self) -> str:
-        """An answer that fits the question; only where there is one."""
-        run = self.run
-        run.recoveries = 0
-        for call in run.calls:
-            if call.name == run.asks:
-                self._settle(call, "yes")
-        run.asks = ""
-        self._close_batch()
-        if run.pausing:
-            self._pause()
-        else:
-            self._queue()
-        return run_phase(run)
-
-    def restore(self, *, force: bool) -> str:
-        """With the right activation; only where a run is live."""
-        run = self.run
-        if run.place in {"W", "P"} or (run.place == "Q" and not run.not_before):
-            return "ATTACHED"
-        if run.place == "Q":
-            run.not_before = 0
-            return "RECOVERY_QUEUED"
-        if run.place == "L" and not force:
-            return "STILL_LEASED"
-        return self._recover(counted=False)
-
-    def settle(self, how: str) -> str:
-        """Ends a live run by hand."""
-        cancelled = self.run.cancelling or how == "CANCELLED"
-        self._finish("CANCELLED" if cancelled else how)
-        self._miss("TARGET_CANCELLING" if cancelled else "TARGET_TERMINAL")
-        self._promote()
-        return self.ended[-1].split()[1]
-
-    def lease(self, now: int) -> None:
-        run = self.run
-        run.place, run.confirmed, run.not_before = "L", False, 0
-        run.lease_end = now + UNCONFIRMED
-
-    def heartbeat(self, now: int) -> None:
-        self.run.confirmed = True
-        self.run.lease_end = now + LEASE
-
-    def commit(self, now: int, what: str, names: tuple[str, ...], outcome: str, expire: int = 0) -> str:  # fmt: skip
-        """`what`: reserve, step, asks, claim, reclaim, result, error or nothing."""
-        self.now = now
-        before = copy.deepcopy(self.__dict__)
-        try:
-            return self._commit(what, names, outcome, expire)
-        except ModelRefusal as refusal:
-            self.__dict__ = before
-            return str(refusal)
-
-    def _commit(self, what: str, names: tuple[str, ...], outcome: str, expire: int) -> str:
-        run = self.run
-        delivered, said = False, "goes on"
-        if what == "reserve":
-            said = self._reserve(run, outcome)
-        elif what in {"step", "asks"}:
-            delivered = self._step(run, names if what == "asks" else (), outcome)
-        elif what in {"claim", "reclaim"}:
-            self._claim(run, names, idempotent=what == "reclaim")
-        elif what in {"result", "error"}:
-            delivered = self._results(run, names, ok=what == "result")
-        if run.place != "L" or self.run is not run:
-            return said
-        if outcome and self._outcome(run, outcome, expire, delivered=delivered):
-            said = "applied"
-        if self.run is run and run.place == "L":
-            self.heartbeat(self.now)
-        return said
-
-    # --- what an executor commits ------------------------------------------
-
-    def _reserve(self, run: ModelRun, outcome: str) -> str:
-        if outcome:
-            raise ModelRefusal("OPERATION_INVALID")
-        if run.cancelling:
-            raise ModelRefusal("RUN_CANCELLING")
-        if run.final or run.calls:
-            raise ModelRefusal("OPERATION_INVALID")
-        if run.pausing:
-            self._pause()
-            return "paused"
-        if run.reserved == run.committed:
-            if run.reserved == run.budget:
-                self._end("BUDGET_EXHAUSTED")
-                return "ended"
-            run.reserved += 1
-        return "granted"
-
-    def _step(self, run: ModelRun, names: tuple[str, ...], outcome: str) -> bool:
-        if run.reserved == run.committed:
-            raise ModelRefusal("OPERATION_INVALID")
-        run.committed, run.recoveries = run.reserved, 0
-        if names:
-            self.texts.append("asks")
-            run.calls = [ModelCall(name) for name in names]
-            return False
-        self.texts.append("answer")
-        run.final = True
-        steered = outcome != "FAILED" and self._boundary()
-        if steered and run.pausing:
-            self._pause()
-        return steered
-
-    def _claim(self, run: ModelRun, names: tuple[str, ...], *, idempotent: bool) -> None:
-        if run.cancelling:
-            raise ModelRefusal("RUN_CANCELLING")
-        for name in names:
-            call = self._call(run, name)
-            if call.state != "PREPARED":
-                raise ModelRefusal("OPERATION_INVALID")
-            call.state, call.idempotent = "CLAIMED", idempotent
-
-    def _results(self, run: ModelRun, names: tuple[str, ...], *, ok: bool) -> bool:
-        for name in names:
-            call = self._call(run, name)
-            if call.state != "CLAIMED" and (ok or call.state != "PREPARED"):
-                raise ModelRefusal("OPERATION_INVALID")
-            self._settle(call, f"did {name}")
-        run.recoveries = 0
-        waited = len(self.steers)
-        if self._close_batch() and run.pausing:
-            self._pause()
-        return len(self.steers) < waited
-
-    def _outcome(self, run: ModelRun, outcome: str, expire: int, *, delivered: bool) -> bool:
-        """Returns whether it was applied."""
-        if outcome == "suspend":
-            self._suspend(run, expire)
-        elif run.cancelling:
-            self._end("CANCELLED")
-        elif outcome == "CANCELLED":
-            raise ModelRefusal("OPERATION_INVALID")
-        elif outcome == "release":
-            if run.has("CLAIMED"):
-                raise ModelRefusal("CALL_UNRESOLVED")
-            if run.final:
-                self._end("COMPLETED")
-            elif run.pausing:
-                self._pause()
-            else:
-                self._queue()
-        elif outcome == "COMPLETED":
-            if run.calls:
-                raise ModelRefusal("OPERATION_INVALID")
-            if delivered or self._boundary():
-                if run.pausing:
-                    self._pause()
-                return False
-            self._end("COMPLETED")
-        else:
-            self._end(outcome)
+        if run is None or child.name not in run.children:
+            return True
+        if run.place != "K":
+            open_now = child.questions
+            for question in [one for one, by in run.shown.items() if by == child.name]:
+                if question not in open_now:
+                    del run.shown[question]
+            for question in open_now:
+                run.shown.setdefault(question, child.name)
+        if child.run is None:
+            self._child_ended(child)
         return True
 
-    def _suspend(self, run: ModelRun, expire: int) -> None:
-        """For the first call that is prepared, where there is one."""
-        if run.cancelling:
-            raise ModelRefusal("RUN_CANCELLING")
-        if run.has("CLAIMED"):
-            raise ModelRefusal("CALL_UNRESOLVED")
-        if run.final:
-            raise ModelRefusal("OPERATION_INVALID")
-        run.asks = first_prepared(run)
-        run.place, run.expires = "W", self.now + expire if expire else 0
+    def _child_ended(self, child: "ModelSteps") -> None:
+        run = self.run
+        run.children.remove(child.name)
+        run.recoveries = 0
+        (call,) = [one for one in run.calls if one.child == child.name]
+        self._settle(call, "")
+        if run.place == "K":
+            if not run.children:
+                self._finish(run.cause)
+                self._promote()
+            return
+        self._close_batch()
+        self._wait_met()
 
-    def _call(self, run: ModelRun, name: str) -> ModelCall:
-        for call in run.calls:
-            if call.name == name:
-                return call
-        raise ModelRefusal("TOOL_CALL_NOT_FOUND")
+    def _wait_met(self) -> None:
+        run = self.run
+        if run.awaited is None:
+            return
+        left = [one for one in run.awaited if one in run.children]
+        if left and not (run.any_of and len(left) < len(run.awaited)):
+            return
+        run.awaited = None
+        self._pause() if run.pausing else self._queue()
+
+    # --- steps -------------------------------------------------------------
 
     def _settle(self, call: ModelCall, words: str) -> None:
         call.state, call.text = "COMMITTED", words
@@ -427,8 +240,12 @@ class ModelSession:
             if one.state != "COMMITTED":
                 break
             if not one.appended:
-                one.appended = True
-                self.texts.append(one.text)
+                self._append(one)
+
+    def _append(self, call: ModelCall) -> None:
+        call.appended = True
+        self.texts.append(call.text)
+        self.tools.add(self.count)
 
     def _close_batch(self) -> bool:
         run = self.run
@@ -438,8 +255,6 @@ class ModelSession:
         self._boundary()
         return True
 
-    # --- steps -------------------------------------------------------------
-
     def _boundary(self) -> bool:
         run = self.run
         if run.cancelling or not self.steers or run.reserved == run.budget:
@@ -447,6 +262,7 @@ class ModelSession:
         label, _ = self.steers.pop(0)
         self.inputs[label] = "DELIVERED"
         self.texts.append(label)
+        run.steer_number = self.count
         run.final = False
         return True
 
@@ -458,19 +274,46 @@ class ModelSession:
         run.place, run.not_before = "Q", not_before
         run.attempt += 1
 
+    def _interrupt(self) -> None:
+        """Where it is not asked for already."""
+        run = self.run
+        if run.place == "K" or (run.place == "L" and run.cancelling):
+            return
+        if run.place == "L":
+            self._request()
+            return
+        self._request()
+        self._finish("CANCELLED")
+        self._promote()
+
     def _request(self) -> None:
+        """Asks for cancellation; child runs are asked at once."""
         run = self.run
         run.cancelling, run.pausing = True, False
         run.grace_end = self.now + GRACE
+        self.asked_of += run.children
         self._miss("TARGET_CANCELLING")
 
     def _finish(self, reason: str) -> None:
+        """Ends the run; with a child run that lives it is ending, and keeps its place."""
         run = self.run
         if run.has("CLAIMED", for_good=True):
             reason = "OUTCOME_UNKNOWN"
-        self.texts += [one.text for one in run.calls if not one.appended]
+        for call in run.calls:
+            if call.state in {"CLAIMED", "PREPARED"} and call.child not in run.children:
+                call.state = "OUTCOME_UNKNOWN" if call.state == "CLAIMED" else "CANCELLED"
+        if run.children:
+            if not run.cancelling:
+                self.asked_of += run.children
+            run.phase, run.place, run.cause = run_phase(run), "K", reason
+            run.pausing, run.awaited, run.not_before, run.asks = False, None, 0, ""
+            run.shown = {}
+            return
+        for call in run.calls:
+            if not call.appended:
+                self._append(call)
         self.ended.append(f"{run.label} {reason}")
-        self.cutoffs[run.label] = len(self.prefix) + len(self.texts)
+        self.cutoffs[run.label] = (self.count, self.compacted)
         self.run = None
 
     def _end(self, reason: str) -> None:
@@ -494,21 +337,18 @@ class ModelSession:
     def _start(self, label: str, how: How) -> None:
         # Creation times of a session's runs strictly grow.
         self.started = max(self.now, self.started + 1)
-        deadline = self.started + how.duration if how.duration else 0
-        self.run = ModelRun(label, how.budget, manual=how.manual, deadline=deadline)
+        ends = [self.latest] if self.latest else []
+        ends += [self.started + how.duration] if how.duration else []
+        self.run = ModelRun(label, how.budget, manual=how.manual, deadline=min(ends, default=0))
         self.inputs[label] = "DELIVERED"
         self.texts.append(label)
+        self.run.input_number = self.count
 
     def _promote(self) -> None:
-        if self.waiting:
+        if self.waiting and self.run is None:
             _, label, how = self.waiting.pop(0)
             self._start(label, how)
 
 
-def first_prepared(run: ModelRun) -> str:
-    """The call that a question of the run is about; none where nothing is prepared."""
-    return next((one.name for one in run.calls if one.state == "PREPARED"), "")
-
-
 def run_phase(run: ModelRun) -> str:
-    return {"W": "WAITING", "P": "PAUSED"}.get(run.place, "ACTIVE")
+    return run.phase or {"W": "WAITING", "C": "WAITING", "P": "PAUSED"}.get(run.place, "ACTIVE")
