@@ -6,13 +6,15 @@ from typing import Any
 
 from runlane_server.core.admission import column
 from runlane_server.core.commands import AnswerInteraction, CommitRun, StartChildRun
-from runlane_server.core.model import RunOptions, SessionRecord
+from runlane_server.core.model import RunLimits, RunOptions, SessionRecord
 from runlane_server.core.words import InteractionState, Mode, PromptKind
 from runlane_server.store.base import InteractionRow, StoredNotice
 
 from support.steps import (
+    ALL_CHILDREN,
     COMPLETED,
     LEASE,
+    SECOND,
     answer,
     asks,
     commit,
@@ -24,6 +26,9 @@ from support.steps import (
     text,
 )
 from support.world import World
+
+TOP = "ses_p"
+HOUR = 3600 * SECOND
 
 
 async def parent_of(world: World, name: str, *calls: str, **options: Any) -> list[str]:
@@ -67,6 +72,16 @@ async def ask(world: World, name: str, *, rings: bool = True) -> str:
     if rings:
         await world.ring()
     return (await world.state(name)).run.wait.interaction_id
+
+
+async def tree(world: World, **options: Any) -> list[str]:
+    """A run, its child run, and two below that; all wait for those below them."""
+    limits = {"limits": RunLimits(max_duration=HOUR)}
+    (child,) = await parent_of(world, TOP, "c1", **(options or limits))
+    below = await work(world, child, "g1", "g2")
+    await world.do(child, commit(outcome=ALL_CHILDREN))
+    await world.do(TOP, commit(outcome=ALL_CHILDREN))
+    return [TOP, child, *below]
 
 
 async def where(world: World, name: str) -> str:

@@ -4,7 +4,7 @@ import pytest
 from runlane_server.app.views import ForkRequest
 from runlane_server.core.commands import CommitRun, Finish, FinishKind
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import Failure, RunLimits, RunOptions, SessionKey
+from runlane_server.core.model import Failure, Rules, RunLimits, RunOptions, SessionKey
 from runlane_server.core.words import (
     Mode,
     NoticeKind,
@@ -56,6 +56,7 @@ from support.steps import (
     starts,
 )
 from support.steps import StopReason as Stop
+from support.world import World
 
 pytestmark = pytest.mark.asyncio
 P = "ses_p"
@@ -314,6 +315,18 @@ async def test_a_child_is_no_fork_point_and_a_parent_is_one_once_it_has_ended(wo
     assert [await fork(parent), await fork(below)] == ["OK", "RUN_NOT_TOP_LEVEL"]
     assert await world.texts(f"fork_of_{parent}") == await world.texts(P)
     await check_family(world, P, child)
+
+
+async def test_an_agent_that_is_not_allowed_starts_nothing():
+    async with World(None, Rules(agents=("main", "child"))) as world:
+        await world.do(P, create, put("first", Mode.START), lease(), reserve, commit(asks("c1")))
+        before = await world.state(P)
+        with pytest.raises(Refused) as refusal:
+            await start(world, P, "c1", agent="stranger")
+        assert refusal.value.reason is Reason.AGENT_NOT_FOUND
+        assert await world.state(P) == before
+        child = await start(world, P, "c1")
+        await check_family(world, P, child)
 
 
 async def test_a_lost_answer_to_a_start_is_given_again(world):
