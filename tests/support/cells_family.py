@@ -115,6 +115,14 @@ _NOTICES = [
     *(Cell(f"{column} child stop", "child failed", child_fails, "IDLE", events, {}, ["first FAILED"]) for column, events in _STOPPED.items()),
     _notice("Lc child stop", child_fails, "child failed", False, False),
     Cell("K child stop", "child failed", child_fails, "IDLE", [*_RESULT, MESSAGE, TERMINAL], {}, _CANCELLED_FIRST),
+    Cell(
+        "L child stop claimed", "child failed", child_fails, "IDLE",
+        [*_RESULT, "TOOL_CALL_OUTCOME_UNKNOWN", MESSAGE, _GONE, TERMINAL], {}, ["first OUTCOME_UNKNOWN"],
+    ),
+    Cell("Lp only done", "reserve", reserve, "P", [_OVER, PAUSED]),
+    Cell("Lp only done", "nothing", commit(), "Lp"),
+    Cell("Lp only done", "compact", commit(compacts(3)), "Lp", ["SESSION_COMPACTED"]),
+    Cell("Lp only done", "completed", commit(outcome=COMPLETED), "IDLE", [_OVER, TERMINAL], {}, ["first COMPLETED"]),
     Cell("C two stop", "child failed", child_fails, "IDLE", [*_RESULT, "RUN_ENDING", *_RESULT, TERMINAL], {}, ["first FAILED"]),
     Cell("K child", "child ended", child_ends, "IDLE", [*_RESULT, MESSAGE, TERMINAL], {}, _CANCELLED_FIRST),
     Cell("K only", "child ended", child_ends, "IDLE", [*_RESULT, TERMINAL], {}, _CANCELLED_FIRST),
@@ -198,6 +206,9 @@ _START = [
     *(Cell(state, "start child", commit(starts("c1")), column_of(state), _STARTED, look=_started(0)) for state in ("L batch", "Lp batch")),
     *(Cell(state, "start another", commit(starts("c2")), column_of(state), _STARTED, look=_started(1)) for state in ("L child", "Lp child", "closed L child", "L asked")),
     *(Cell(state, "start it again", commit(starts("c1")), column_of(state), look=_started(0)) for state in ("L child", "Lp child", "L only", "closed L child")),
+    *(Cell(state, "start again what ended", commit(starts("c1")), column_of(state), look=lambda a, b, s: _the_same(a, s)) for state in ("L child done", "Lp child done")),
+    refused("Lc child done", "start again what ended", commit(starts("c1")), Reason.RUN_CANCELLING, run_id=run_id_of),
+    *(refused("L child done", what, commit(operation), Reason.CALL_HAS_CHILD, tool_call_id="c1", run_id=lambda s: s.run.calls[0].child_run_id, operation_index="0") for what, operation in (("claim what a child did", claims("c1")), ("result of what a child did", results("c1")))),
     Cell("L reserved", "step, start child", commit(asks("c1"), starts("c1")), "L", ["MODEL_STEP_COMMITTED", MESSAGE, "TOOL_CALL_PREPARED", *_STARTED], look=lambda a, b, s: _one(s)),
     Cell("L batch", "start, suspend", commit(starts("c1"), outcome=ALL_CHILDREN), "C", [*_STARTED, *_WAITING]),
     Cell("L child", "again, suspend", commit(starts("c1"), outcome=ALL_CHILDREN), "C", _WAITING, look=_waits("C")),
@@ -221,6 +232,13 @@ _START = [
     *(_invalid(state, "suspend for children", commit(outcome=ALL_CHILDREN), _HAS_ANSWER, "") for state in ("L final", "Lp final")),
     *(refused(state, "suspend for children", commit(outcome=ALL_CHILDREN), Reason.CALL_UNRESOLVED, tool_call_id="c2") for state in ("L child claimed", "L child idem", "Lp child claimed")),
 ]  # fmt: skip
+
+
+def _the_same(answer: Any, after: SessionState) -> None:
+    (result,), call = answer.results, after.run.calls[0]
+    assert (result.existing, result.child_run_id) == (True, call.child_run_id)
+    assert result.child_session_id == call.child_session_id
+    assert (after.run.children, after.run.children_started) == ((), 1)
 
 
 def _one(after: SessionState) -> None:

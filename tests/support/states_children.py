@@ -113,6 +113,7 @@ def child_states(run: Callable[..., Steps], queues: Steps) -> dict[str, Steps]:
             commit(claims("c2")),
         ),
         "L only done": (*begun, ONE, child_ends),
+        "Lp only done": (*begun, ONE, pause, child_ends),
         "W child expires": (*begun, BOTH, commit(outcome=question(expire=60 * SECOND))),
         "Wp child expires": (*begun, BOTH, commit(outcome=question(expire=60 * SECOND)), pause),
         "W child ask": (*begun, BOTH, commit(outcome=question("c2"))),
