@@ -10,7 +10,7 @@ from runlane_server.core.errors import NotRead
 from runlane_server.core.family import questions
 from runlane_server.core.model import Child, Failure, SessionState
 from runlane_server.core.recovery import end_by_force
-from runlane_server.core.rows import EventType, NoticeTaken
+from runlane_server.core.rows import EventType, NoticePut, NoticeTaken
 from runlane_server.core.sessions import delete
 from runlane_server.core.words import (
     AbandonReason,
@@ -86,6 +86,7 @@ def _take_questions(draft: Draft, child: SessionState | None, command: TakeChild
     if run.ending is not None:
         return
     open_now = questions(child) if child is not None else ()
+    was_full = len(run.proxies) >= draft.rules.max_proxies
     for proxy in run.proxies:
         if proxy.child_run_id != command.run_id or proxy.question in open_now:
             continue
@@ -97,6 +98,11 @@ def _take_questions(draft: Draft, child: SessionState | None, command: TakeChild
     for question in open_now:
         if question not in shown and len(run.proxies) < draft.rules.max_proxies:
             draft.open_proxy(command.run_id, question)
+    if was_full and len(run.proxies) < draft.rules.max_proxies:
+        # There is room again for what others of its child runs ask: they are looked at anew.
+        for one in run.children:
+            if one.run_id != command.run_id:
+                draft.rows.append(NoticePut(draft.state.session_id, NoticeKind.CHILD, one.run_id))
 
 
 def _take_end(draft: Draft, child: Child, command: TakeChild) -> None:

@@ -517,7 +517,7 @@ class Rules:
         max_child_depth: Parents above a child run.
         max_children: Live child runs of a run.
         max_proxies: Questions of child runs that show on a run; others show in the inbox
-            alone.
+            alone, until there is room.
     """
 
     default_agent: str = ""

@@ -4,7 +4,7 @@ import pytest
 from runlane_server.app.views import ForkRequest
 from runlane_server.core.commands import DeleteSession, InterruptRun
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import RunLimits, SessionKey
+from runlane_server.core.model import Rules, RunLimits, SessionKey
 from runlane_server.core.words import InteractionClose, InteractionState, Mode
 from support.kin import (
     ask,
@@ -150,6 +150,26 @@ async def test_who_asks_itself_passes_on_what_is_asked_below(world):
     assert await proxies(world, child) == []
     assert await proxies(world, P) == [(await world.state(child)).run.wait.interaction_id]
     await check_family(world, P, child, below)
+
+
+@pytest.mark.parametrize("how", ["answered", "ended"])
+async def test_what_had_no_room_is_shown_once_there_is(how):
+    async with World(None, Rules(max_proxies=2)) as world:
+        children = await parent_of(world, P, "c1", "c2", "c3", "c4")
+        asked = [await ask(world, child) for child in children]
+        assert await proxies(world, P) == asked[:2]
+        assert await inbox(world) == asked, "there it is asked all the same"
+        for number in range(2):
+            if how == "answered":
+                await reply(world, asked[number])
+            else:
+                await world.do(children[number], interrupt())
+            await world.ring()
+            shown_now = await proxies(world, P)
+            assert len(shown_now) == 2
+            assert set(shown_now) <= set(asked[number + 1 :])
+        assert sorted(shown_now) == sorted(asked[2:])
+        await check_family(world, P, *children)
 
 
 async def test_a_question_that_was_never_shown_leaves_nothing(world):
