@@ -409,6 +409,8 @@ class Clients(Ground):
             model.restarted(self.now)
         if rings:
             self.rings()
+        else:
+            self.run(self.world.ring(notices=False))
         self.check(*self.model)
 
     def lost(self, name: str) -> Fence:

@@ -147,11 +147,20 @@ class World:
         """The right fence of the leased run of a session."""
         return fence_of(state)
 
-    async def ring(self) -> None:
-        """Fires the alarms that are due, as the alarm clock of a server does."""
-        timers = self.app._timers
+    async def ring(self, *, notices: bool = True) -> None:
+        """Fires the alarms that are due, as the alarm clock of a server does.
+
+        Without `notices` what sessions have to tell each other stays on its way.
+        """
+        timers, kept = self.app._timers, []
         while timers._heap and timers._heap[0][0] <= self.clock.now():
-            await timers._handle(heapq.heappop(timers._heap))
+            entry = heapq.heappop(timers._heap)
+            if notices or entry[2].notice is None:
+                await timers._handle(entry)
+            else:
+                kept.append(entry)
+        for entry in kept:
+            heapq.heappush(timers._heap, entry)
         await self.engine.flush()
 
     def faults(self, where: str, error: Exception | None, times: int = 1) -> None:
