@@ -355,6 +355,24 @@ async def test_a_manual_parent_is_stalled_while_its_child_goes_on(world):
     await check_family(world, P, child)
 
 
+async def test_a_stalled_parent_that_is_ending_waits_for_no_hand(world):
+    (child,) = await parent_of(world, P, "c1", recovery=Recovery.MANUAL)
+    await world.do(child, lease())
+    world.clock.advance(LEASE)
+    await world.ring()
+    page = await world.app.list_stalled_runs("default", None, 10)
+    assert [view.facts.session_id for view in page.items] == [P]
+    await world.do(child, lease())
+    await world.do(P, interrupt())
+    await world.ring()
+    assert (await where(world, P), await where(world, child)) == ("K", "Lc")
+    page = await world.app.list_stalled_runs("default", None, 10)
+    assert list(page.items) == []
+    await world.do(child, commit(outcome=CANCELLED))
+    await world.ring()
+    await check_family(world, P, child)
+
+
 async def test_a_leased_child_that_does_not_hear_is_ended_by_its_grace(world):
     (child,) = await parent_of(world, P, "c1")
     await world.do(child, lease())
