@@ -15,6 +15,9 @@ from support.machine_clients import ENDED_TRIES
 from support.machine_executors import ASKED, LATE, EngineMachine, MemoryMachine
 from support.table import STATES
 
+# One process runs them all: the last one counts what the others have reached.
+pytestmark = pytest.mark.xdist_group("model")
+
 _HOW = {
     "stateful_step_count": 60,
     "deadline": None,

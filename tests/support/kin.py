@@ -129,8 +129,7 @@ async def ring_one(world: World) -> bool:
     timers = world.app._timers
     if not timers._heap or timers._heap[0][0] > world.clock.now():
         return False
-    due_time, _, alarm = heapq.heappop(timers._heap)
-    await timers._handle(due_time, alarm)
+    await timers._handle(heapq.heappop(timers._heap))
     await world.engine.flush()
     return True
 

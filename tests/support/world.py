@@ -45,6 +45,10 @@ class HandClock:
         self.time += microseconds
 
 
+async def _told_later(_key: SessionKey, _run_id: str) -> None:
+    """Leaves notices to the alarms: a test says when they are applied, and in what order."""
+
+
 class World:
     """One server without its door. `path` None: the store is in memory, and cannot restart."""
 
@@ -78,6 +82,7 @@ class World:
             store, self.engine, bus, dispatch, codec, self.clock, self.new_id, self.rules, Limits()
         )
         self.app = App(self.services, observer, "0", [])
+        self.app._tell_parents = _told_later
         leases = await store.leases()
         queued = await store.queued_activations()
         dispatch.load(queued, leases)

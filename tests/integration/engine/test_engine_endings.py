@@ -4,6 +4,7 @@ import pytest
 from runlane_server.core.admission import column
 from runlane_server.core.model import RunOptions
 from runlane_server.core.words import Mode
+from support.kin import reply
 from support.steps import (
     SECOND,
     asks,
@@ -13,6 +14,7 @@ from support.steps import (
     lease,
     on_child,
     put,
+    question,
     reserve,
     starts,
 )
@@ -55,3 +57,24 @@ async def test_the_alarm_that_makes_a_run_end_rings_once(world):
         [" CANCELLED"],
         ["first CANCELLED"],
     )
+
+
+async def test_who_answers_a_child_run_sees_the_question_nowhere_any_longer(world):
+    await world.do(
+        "ses_p",
+        create,
+        put("first", Mode.START),
+        lease(),
+        reserve,
+        commit(asks("c1"), starts("c1")),
+        on_child(0, lease(), reserve, commit(asks("g1"), starts("g1"))),
+    )
+    (child,) = await world.children("ses_p")
+    await world.do(child, on_child(0, lease(), reserve, commit(outcome=question())))
+    await world.ring()
+    (proxy,) = (await world.state("ses_p")).run.proxies
+    del world.app._tell_parents  # the server's own way: the notices are applied at once
+    await reply(world, proxy.interaction_id)
+    for name in ("ses_p", child):
+        assert (await world.state(name)).run.proxies == ()
+    assert await world.store.notices() == []
