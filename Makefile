@@ -37,7 +37,7 @@ serve: $(VENV)/.run ## a server on 127.0.0.1:7480 with its data in ./runlane.db
 	$(BIN)/runlane serve --store sqlite:runlane.db
 
 test: $(VENV)/.dev ## all tests but the long ones
-	$(BIN)/python -m pytest -m 'not long and not alone' -n $(JOBS) --dist loadgroup --timeout 300
+	$(BIN)/python -m pytest -m 'not long and not alone' -n $(JOBS) --dist worksteal --timeout 300
 	$(BIN)/python -m pytest -m 'alone and not long'
 
 test-long: $(VENV)/.dev ## the tests that take long

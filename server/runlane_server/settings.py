@@ -287,7 +287,8 @@ class Settings(BaseSettings):
     """How long a request_id is known after what it made has settled."""
     sweep_delay_seconds: float = Field(default=60.0, ge=0)
     """How long after it is due the rest of a deletion may wait."""
-    bookmark_seconds: float = Field(default=15.0, gt=0, le=3600)
+    # A client takes a stream for dead that is silent for a minute.
+    bookmark_seconds: float = Field(default=15.0, gt=0, le=45)
     """How often an idle event stream says where it is."""
     max_connection_age_seconds: int = Field(default=0, ge=0)
     """Connections older than this are asked to come again. 0: never."""

@@ -21,6 +21,7 @@ from runlane import (
     Usage,
     tool,
 )
+from runlane._executor.batch import Batch
 
 pytestmark = pytest.mark.asyncio
 SECONDS = 60
@@ -198,6 +199,114 @@ async def test_a_child_that_cannot_be_started_is_an_error_to_the_model(shared, n
     ):
         result = await manager.run("go")
         assert result.text == "error:the child run could not be started: INPUT_EMPTY"
+
+
+def payer(ran):
+    @tool
+    def pay() -> str:
+        ran.append("pay")
+        return "paid"
+
+    return pay
+
+
+async def test_no_call_is_claimed_before_child_runs_are_started(shared, name, monkeypatch):
+    ran = []
+    parent = Agent(
+        f"p-{name}",
+        model=calls_then_tells("pay", "ask_helper"),
+        tools=[payer(ran), delegates(f"c-{name}")],
+    )
+    async with (
+        asyncio.timeout(SECONDS),
+        Client(shared.address) as client,
+        Executor(client, parent),
+        SessionManager(client, f"s-{name}", agent=f"p-{name}") as manager,
+    ):
+        start = Batch._start_child
+
+        async def interrupted(batch, operation):
+            await client.interrupt(f"s-{name}")
+            await start(batch, operation)
+
+        monkeypatch.setattr(Batch, "_start_child", interrupted)
+        result = await manager.run("go")
+        assert (result.stop_reason, ran) == (StopReason.CANCELLED, [])
+
+
+async def test_under_stop_a_child_that_cannot_be_started_ends_the_run_failed(shared, name):
+    ran = []
+    parent = Agent(
+        f"p-{name}",
+        model=calls_then_tells("pay", "ask_helper"),
+        tools=[payer(ran), delegates(f"c-{name}", "   ")],
+    )
+    async with (
+        asyncio.timeout(SECONDS),
+        Client(shared.address) as client,
+        Executor(client, parent),
+        SessionManager(client, f"s-{name}", agent=f"p-{name}") as manager,
+    ):
+        result = await manager.run("go", options={"tool_error_policy": "stop"})
+        assert (result.stop_reason, ran) == (StopReason.FAILED, [])
+
+
+@pytest.mark.parametrize("policy", ["stop", "return_to_model"])
+async def test_an_executor_that_stops_before_a_start_leaves_all_to_the_next(
+    shared, name, monkeypatch, policy
+):
+    ran = []
+    parent = Agent(
+        f"p-{name}",
+        model=calls_then_tells("pay", "ask_helper"),
+        tools=[payer(ran), delegates(f"c-{name}")],
+    )
+    helper = Agent(f"c-{name}", model=Says(lambda _: ModelResponse(text="helped")))
+    async with (
+        asyncio.timeout(SECONDS),
+        Client(shared.address) as client,
+        SessionManager(client, f"s-{name}", agent=f"p-{name}") as manager,
+    ):
+        start, there = Batch._start_child, asyncio.Event()
+
+        async def held(_batch, _operation):
+            there.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(Batch, "_start_child", held)
+        async with Executor(client, parent):
+            receipt = await manager.submit("go", options={"tool_error_policy": policy})
+            await there.wait()
+        monkeypatch.setattr(Batch, "_start_child", start)
+        async with Executor(client, [parent, helper]):
+            result = await manager.wait(receipt.run_id)
+        assert (result.stop_reason, ran) == (StopReason.COMPLETED, ["pay"])
+
+
+async def test_ids_of_calls_that_a_summary_hides_are_not_used_again(shared, name):
+    asked = []
+
+    def answer(_request):
+        asked.append(True)
+        return uses("add") if len(asked) < 4 else ModelResponse(text="done")
+
+    @tool
+    def add() -> str:
+        return "x"
+
+    async def compact(request):
+        number = request.covered(keep=0)
+        return Compaction("s", number) if number else None
+
+    async with (
+        asyncio.timeout(SECONDS),
+        Client(shared.address) as client,
+        Executor(client, Agent(f"a-{name}", model=Says(answer), tools=[add], compact=compact)),
+        SessionManager(client, f"s-{name}", agent=f"a-{name}") as manager,
+    ):
+        result = await manager.run("go")
+        ids = [one.tool_call_id for one in (await client.list_tool_calls(result.run_id)).items]
+        assert len(set(ids)) == len(ids) == 3
 
 
 async def test_a_summary_stands_for_the_first_messages(shared, name):

@@ -214,7 +214,7 @@ async def test_a_failed_run_in_the_middle_does_not_end_a_stream_of_its_session(l
 
 async def test_a_stream_of_a_finished_run_ends_within_a_second_also_after_a_restart(make_server):
     session = unique("finished")
-    server = make_server(bookmark_seconds=3600).start()
+    server = make_server(bookmark_seconds=45).start()
     async with Link(server.address) as link:
         runs = await play(link, session, 2)
         last = (await link.live(session)).sequence
@@ -532,7 +532,7 @@ async def test_the_client_resumes_over_restarts_of_the_server_without_a_gap(serv
 
 
 async def test_a_reader_that_a_sweep_overtook_is_told_and_sees_no_gap(make_server):
-    server = make_server(sweep_delay_seconds=0, bookmark_seconds=3600).start()
+    server = make_server(sweep_delay_seconds=0, bookmark_seconds=45).start()
     session = unique("overtaken")
     narrow = [("grpc.http2.bdp_probe", 0)]
     async with Link(server.address, narrow) as link, Link(server.address) as writer:

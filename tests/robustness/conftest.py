@@ -44,7 +44,7 @@ def shared(tmp_path_factory) -> Iterator[ServerProcess]:
     """A server on a file, for all tests of a module that take sessions of their own."""
     # No bookmarks: whatever waits for a tick hangs here.
     folder = tmp_path_factory.mktemp("shared")
-    made = ServerProcess(folder, bookmark_seconds=3600).start()
+    made = ServerProcess(folder, bookmark_seconds=45).start()
     yield made
     made.kill()
     assert made.incidents() == []

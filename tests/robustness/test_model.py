@@ -16,7 +16,7 @@ from support.machine_executors import ASKED, LATE, EngineMachine, MemoryMachine
 from support.table import STATES
 
 # One process runs them all: the last one counts what the others have reached.
-pytestmark = pytest.mark.xdist_group("model")
+pytestmark = pytest.mark.alone
 
 _HOW = {
     "stateful_step_count": 60,

@@ -115,10 +115,8 @@ _NOTICES = [
     *(Cell(f"{column} child stop", "child failed", child_fails, "IDLE", events, {}, ["first FAILED"]) for column, events in _STOPPED.items()),
     _notice("Lc child stop", child_fails, "child failed", False, False),
     Cell("K child stop", "child failed", child_fails, "IDLE", [*_RESULT, MESSAGE, TERMINAL], {}, _CANCELLED_FIRST),
-    Cell(
-        "L child stop claimed", "child failed", child_fails, "IDLE",
-        [*_RESULT, "TOOL_CALL_OUTCOME_UNKNOWN", MESSAGE, _GONE, TERMINAL], {}, ["first OUTCOME_UNKNOWN"],
-    ),
+    # A call is at work: the commit of its result ends the run.
+    Cell("L child stop claimed", "child failed", child_fails, "L", _RESULT),
     Cell("Lp only done", "reserve", reserve, "P", [_OVER, PAUSED]),
     Cell("Lp only done", "nothing", commit(), "Lp"),
     Cell("Lp only done", "compact", commit(compacts(3)), "Lp", ["SESSION_COMPACTED"]),

@@ -125,12 +125,15 @@ class ManagerControl:
                 return await self._client._whole(found) or found  # noqa: SLF001 - one package
         if interaction is not None:
             # One that was answered before: the same answer again is no harm.
-            page = await self._client.list_interactions(
-                self._session_id, state=InteractionState.ANSWERED, limit=1000
-            )
-            for found in page.items:
-                if found.interaction_id == interaction:
-                    return found
+            after: str | None = ""
+            while after is not None:
+                page = await self._client.list_interactions(
+                    self._session_id, state=InteractionState.ANSWERED, after=after, limit=1000
+                )
+                for found in page.items:
+                    if found.interaction_id == interaction:
+                        return found
+                after = page.next_cursor
         what = "an answer" if interaction is None else f"interaction {interaction}"
         raise not_found(f"session {self._session_id} does not wait for {what}")
 

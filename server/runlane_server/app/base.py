@@ -1,14 +1,16 @@
 """What all use cases share: the parts that they are made of, and small steps."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from runlane_server.app.views import Caller, Result, RunView, SessionView
-from runlane_server.core.answers import RunFacts, SubmissionFacts
+from runlane_server.core.answers import Answer, RunFacts, SubmissionFacts
+from runlane_server.core.context import Context, Decision
 from runlane_server.core.drafting import NewId, live_run_facts, session_facts
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.model import ParentLink, Rules, SessionKey
+from runlane_server.core.model import ParentLink, Rules, SessionKey, SessionState
 from runlane_server.core.words import Phase, Position, RunFailure, StopReason, SubmissionFailure
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.codec import Codec
@@ -79,6 +81,20 @@ class UseCase:
             raise Refused(Reason.RUN_NOT_FOUND)
         check_session(session_id, row.session_id, Reason.RUN_NOT_FOUND)
         return row
+
+    async def _unchanged(
+        self, caller: Caller, key: SessionKey, gone: Reason, answer: Callable[[int], Answer]
+    ) -> Result[Any]:
+        """Answers of what never changes again, and records it; `gone`: the session is deleted."""
+
+        def decide(states: list[SessionState | None], _: list[Context]) -> tuple[Decision]:
+            state = states[0]
+            if state is None or state.deleted:
+                raise Refused(gone)
+            return (Decision(None, answer(state.sequence)),)
+
+        request = request_of(caller, key.session_id)
+        return await self._execute(Plan((key,), decide, caller.actor, request, caller.request_hash))
 
 
 def request_of(caller: Caller, scope: str) -> RequestKey | None:

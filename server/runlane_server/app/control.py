@@ -4,7 +4,7 @@ import base64
 import hashlib
 import hmac
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from runlane_server.app.base import UseCase, run_view
 from runlane_server.app.notices import Notices
@@ -26,15 +26,27 @@ from runlane_server.core.commands import (
 )
 from runlane_server.core.errors import NotLive, NotOpen, Reason, Refused
 from runlane_server.core.model import SessionKey
-from runlane_server.core.words import InteractionState, NoticeKind
+from runlane_server.core.words import InteractionState, NoticeKind, Phase
 from runlane_server.store.base import InteractionRow, StoredNotice, ToolCallRow
 from runlane_server.store.errors import StoreError
+
+Sized = TypeVar("Sized", ToolCallRow, InteractionRow)
 
 
 def external_token(secret: bytes, interaction_id: str) -> str:
     """Returns the token that completes an external wait; it is derived, and stored nowhere."""
     mac = hmac.digest(secret, interaction_id.encode(), hashlib.sha256)
     return f"{interaction_id}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
+
+
+PAGE_BYTES = 2 * 1024 * 1024
+"""What of a page is read; what is shown of it may be less."""
+
+
+def _last_of_page(rows: list[Sized], limit: int) -> Sized | None:
+    """Returns the last row of a page that there may be more behind; None: it was the last."""
+    more = len(rows) > limit or sum(row.size for row in rows) >= PAGE_BYTES
+    return rows[:limit][-1] if rows and more else None
 
 
 class Control(UseCase):
@@ -62,9 +74,13 @@ class Control(UseCase):
             raise Refused(Reason.INTERACTION_NOT_FOUND)
         if not row.proxy_interaction_id:
             return row
-        if row.state is InteractionState.CLOSED:
+        question = await self.find_interaction(
+            namespace, row.proxy_run_id, row.proxy_interaction_id
+        )
+        # What was answered before its parent ended is answered again as it was.
+        if row.state is InteractionState.CLOSED and question.state is InteractionState.OPEN:
             raise Refused(Reason.INTERACTION_CLOSED, interaction_id=interaction_id)
-        return await self.find_interaction(namespace, row.proxy_run_id, row.proxy_interaction_id)
+        return question
 
     async def find_external(self, namespace: str, token: str) -> InteractionRow:
         """Reads the interaction that a token completes."""
@@ -98,8 +114,7 @@ class Control(UseCase):
                 interaction_id=settled.interaction_id,
                 version=str(settled.version),
             )
-        run = await self._run_row(caller.namespace, settled.run_id)
-        sequence = await self.services.store.last_sequence(key) or 0
+        run = run_view(await self._run_row(caller.namespace, settled.run_id)).facts
         facts = InteractionFacts(
             settled.interaction_id,
             settled.run_id,
@@ -108,8 +123,12 @@ class Control(UseCase):
             settled.state,
             settled.settle_time,
         )
-        answer = InteractionAnswered(sequence, facts, run_view(run).facts)
-        return Result(answer, replayed=False)
+        return await self._unchanged(
+            caller,
+            key,
+            Reason.INTERACTION_NOT_FOUND,
+            lambda sequence: InteractionAnswered(sequence, facts, run),
+        )
 
     async def _tell_parents(self, key: SessionKey, run_id: str) -> None:
         """Tells those above a child run of an answer now: who gave it sees no question again.
@@ -134,9 +153,13 @@ class Control(UseCase):
         try:
             return await self._command(caller, key, command)
         except NotLive:
-            facts, sequence = await self._ended(key, command.run_id)
-            answer = RestoreAnswer(sequence, RestoreOutcome.SETTLED, facts)
-            return Result(answer, replayed=False)
+            facts = run_view(await self._run_row(key.namespace, command.run_id)).facts
+            return await self._unchanged(
+                caller,
+                key,
+                Reason.RUN_NOT_FOUND,
+                lambda sequence: RestoreAnswer(sequence, RestoreOutcome.SETTLED, facts),
+            )
 
     async def settle_run(self, caller: Caller, command: SettleRun) -> Result[RunAnswer]:
         """Ends a live run by hand."""
@@ -145,8 +168,10 @@ class Control(UseCase):
         try:
             return await self._command(caller, key, command)
         except NotLive:
-            facts, sequence = await self._ended(key, command.run_id)
-            return Result(RunAnswer(sequence, facts), replayed=False)
+            facts = run_view(await self._run_row(key.namespace, command.run_id)).facts
+            return await self._unchanged(
+                caller, key, Reason.RUN_NOT_FOUND, lambda sequence: RunAnswer(sequence, facts)
+            )
 
     async def list_stalled_runs(
         self, namespace: str, after: tuple[int, str] | None, limit: int
@@ -161,8 +186,10 @@ class Control(UseCase):
     ) -> tuple[list[ToolCallRow], tuple[int, int] | None]:
         """Lists the calls of a run, ascending by step and ordinal."""
         await self._run_row(namespace, run_id)
-        rows = await self.services.store.list_tool_calls(namespace, run_id, after, limit + 1)
-        last = rows[limit - 1] if rows[limit:] else None
+        rows = await self.services.store.list_tool_calls(
+            namespace, run_id, after, limit + 1, PAGE_BYTES
+        )
+        last = _last_of_page(rows, limit)
         return rows[:limit], (last.step, last.ordinal) if last is not None else None
 
     async def list_interactions(
@@ -175,9 +202,9 @@ class Control(UseCase):
     ) -> Page[InteractionRow]:
         """Lists interactions, oldest first."""
         rows = await self.services.store.list_interactions(
-            namespace, session_id, state, after, limit + 1
+            namespace, session_id, state, after, limit + 1, PAGE_BYTES
         )
-        last = rows[limit - 1] if rows[limit:] else None
+        last = _last_of_page(rows, limit)
         cursor = (last.create_time, last.interaction_id) if last is not None else None
         return Page(rows[:limit], cursor)
 
@@ -193,9 +220,6 @@ class Control(UseCase):
             row = await self._run_row(caller.namespace, run_id)
             if row.session_id != found:
                 raise Refused(Reason.RUN_NOT_FOUND) from None
+            if row.phase is not Phase.TERMINAL:  # it was reserved, and its turn has come since
+                return await self._paused(caller, session_id, run_id, command)
             raise Refused(Reason.RUN_TERMINAL, run_id=run_id) from None
-
-    async def _ended(self, key: SessionKey, run_id: str) -> tuple[Any, int]:
-        """Returns the facts of a run that has ended, and the session's sequence."""
-        facts = run_view(await self._run_row(key.namespace, run_id)).facts
-        return facts, await self.services.store.last_sequence(key) or 0

@@ -38,7 +38,6 @@ from runlane_server.store.base import (
     Committed,
     CommitUnit,
     Duplicate,
-    InteractionRow,
     LeaseRenewal,
     MessageRow,
     RequestKey,
@@ -52,6 +51,9 @@ T = TypeVar("T")
 
 READS_MAX = 5
 """Times that a commit is read for again, since more was appended meanwhile."""
+
+LEASED_BYTES = 4 * 1024 * 1024
+"""What is read of calls, and of answers, for the answer to a poll."""
 
 FRAME_MESSAGES = 256
 FRAME_BYTES = 1024 * 1024
@@ -360,36 +362,64 @@ class Execution(UseCase):
     ) -> PollView:
         """Returns what an executor needs to go on with a run."""
         assert isinstance(answer, LeaseAnswer)  # noqa: S101 - the method is in the key
-        services, fence = self.services, answer.fence
-        key = SessionKey(namespace, fence.session_id)
-        row = await services.store.run(namespace, fence.run_id)
-        state, lease_expire_time = await services.engine.settled(key)
-        lost = row is None or state is None or not _holds(state, fence)
+        key = SessionKey(namespace, answer.fence.session_id)
+        for _ in range(READS_MAX):
+            state, lease_expire_time = await self.services.engine.settled(key)
+            lost = state is None or not _holds(state, answer.fence)
+            view = await self._leased_view(key, answer.fence, state, context_bytes_max)
+            if state is not None and not lost:
+                view.control = _control(state, lease_expire_time)
+                # It was read in pieces: a child run that ended between them would part what
+                # the model is to see from the calls that are open.
+                now, _ = await self.services.engine.settled(key)
+                if now is None or _seen(now) != _seen(state):
+                    continue
+            return PollView(view, fence_lost=lost, sequence=answer.sequence, replayed=replayed)
+        raise StoreUnavailable("a lease could not be read: its session changed all the time")
+
+    async def _leased_view(
+        self, key: SessionKey, fence: Fence, state: SessionState | None, context_bytes_max: int
+    ) -> LeasedView:
+        """Reads what goes with a lease; of one that is lost the run alone."""
+        store = self.services.store
+        row = await store.run(key.namespace, fence.run_id)
         if row is None:
             raise Refused(Reason.RUN_NOT_FOUND)
         control = ActivationControl(ended=True)
-        summary: SummaryRow | None = None
-        context: list[MessageRow] | None = None
-        reserved = 0
-        calls: list[ToolCallRow] = []
-        answered: list[InteractionRow] = []
-        if state is not None and state.run is not None and not lost:
-            control = _control(state, lease_expire_time)
-            reserved, step = state.run.reserved_step, state.run.steps_committed
-            small = await read_small(
-                services.store, key, plan_context(state, 0), FRAME_MESSAGES, context_bytes_max
-            )
-            if small is not None:
-                summary, context = small
-            if state.run.calls:
-                calls = await services.store.list_tool_calls(
-                    namespace, fence.run_id, (step, 0), len(state.run.calls)
-                )
-            answered = await services.store.answered_interactions(namespace, fence.run_id, step)
-        view = LeasedView(
-            fence, run_view(row), reserved, calls, answered, context, control, summary
+        view = LeasedView(fence, run_view(row), 0, [], [], None, control)
+        if state is None or state.run is None or not _holds(state, fence):
+            return view
+        view.reserved_step, step = state.run.reserved_step, state.run.steps_committed
+        small = await read_small(
+            store, key, plan_context(state, 0), FRAME_MESSAGES, context_bytes_max
         )
-        return PollView(view, fence_lost=lost, sequence=answer.sequence, replayed=replayed)
+        if small is not None:
+            view.summary, view.context = small
+        if state.run.calls:
+            view.calls = await self._open_calls(
+                key.namespace, fence.run_id, step, len(state.run.calls)
+            )
+        view.answered = await store.answered_interactions(
+            key.namespace, fence.run_id, step, LEASED_BYTES
+        )
+        return view
+
+    async def _open_calls(
+        self, namespace: str, run_id: str, step: int, count: int
+    ) -> list[ToolCallRow]:
+        """Reads all calls of a batch; results beyond some bytes in all are left out."""
+        calls: list[ToolCallRow] = []
+        while len(calls) < count:
+            more = await self.services.store.list_tool_calls(
+                namespace, run_id, (step, len(calls)), count - len(calls), LEASED_BYTES
+            )
+            if not more:
+                break
+            if calls:
+                for row in more:
+                    row.result = b""
+            calls += more
+        return calls
 
     async def _expect_session(self, key: SessionKey) -> None:
         state = (await self.services.engine.peek(key)).state
@@ -413,6 +443,12 @@ class Execution(UseCase):
             answer.run.pause_requested,
             answer.lease_expire_time,
         )
+
+
+def _seen(state: SessionState) -> tuple[object, ...]:
+    """Returns what the answer to a poll is read from beside the run itself."""
+    calls = state.run.calls if state.run is not None else []
+    return state.message_count, state.compacted_through, [call.state for call in calls]
 
 
 def _present(state: SessionState | None) -> SessionState:

@@ -1,14 +1,11 @@
 """Use cases on input: submit, withdraw, interrupt, fork."""
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from runlane_server.app.base import UseCase, request_of, run_view, submission_facts
 from runlane_server.app.views import Caller, ForkRequest, Result, SessionView
 from runlane_server.app.waiting import wait_for_end
 from runlane_server.core.answers import (
-    Answer,
     ForkAnswer,
     RunAnswer,
     RunFacts,
@@ -125,20 +122,6 @@ class Inputs(UseCase):
             record = row.record
         view = SessionView(answer.session, record, answer.source_session_id, answer.source_run_id)
         return result, view
-
-    async def _unchanged(
-        self, caller: Caller, key: SessionKey, gone: Reason, answer: Callable[[int], Answer]
-    ) -> Result[Any]:
-        """Answers of what never changes again, and records it; `gone`: the session is deleted."""
-
-        def decide(states: list[SessionState | None], _: list[Context]) -> tuple[Decision]:
-            state = states[0]
-            if state is None or state.deleted:
-                raise Refused(gone)
-            return (Decision(None, answer(state.sequence)),)
-
-        request = request_of(caller, key.session_id)
-        return await self._execute(Plan((key,), decide, caller.actor, request, caller.request_hash))
 
     def _record_of_fork(self, asked: ForkRequest, source: SessionRecord | None) -> SessionRecord:
         old = source or SessionRecord()

@@ -38,7 +38,10 @@ class Notices(UseCase):
             if run is not None and child is not None:
                 return await self._tell(notice, run, child)
         command = TakeNotice(notice.kind, notice.cause)
-        await self.services.engine.execute(plan(notice.key, command, "server"))
+        try:
+            await self.services.engine.execute(plan(notice.key, command, "server"))
+        except NotRead:
+            return self.services.clock.now()
         return None
 
     async def delete_children(self, key: SessionKey, limit: int) -> bool:

@@ -19,6 +19,7 @@ from runlane_server.core.words import (
     NoticeKind,
     RunFailure,
     StopReason,
+    ToolCallState,
     ToolErrorPolicy,
     ToolOutcome,
 )
@@ -28,6 +29,10 @@ def take_notice(state: SessionState | None, command: TakeNotice, ctx: Context) -
     """Does what a parent's session asks of that of a child run; a void notice is taken alone."""
     if state is None:
         return Decision(None, NoticeAnswer())
+    children = state.run.children if state.run is not None else ()
+    if command.kind is NoticeKind.CHILD and command.cause in {one.run_id for one in children}:
+        # Its caller saw a state that has fallen since: the run knows the child after all.
+        raise NotRead
     draft = new_draft(state, ctx)
     draft.rows.append(NoticeTaken(command.kind, command.cause))
     if state.deleted:
@@ -125,7 +130,10 @@ def _take_end(draft: Draft, child: Child, command: TakeChild) -> None:
             draft.end_ending()
         return
     stops = run.tool_error_policy is ToolErrorPolicy.STOP and run.cancellation is None
-    if stops and outcome is not ToolOutcome.OK:
+    # While a call is at work its result decides whether the run ends with an open effect: the
+    # commit that brings it ends the run.
+    at_work = any(one.state is ToolCallState.CLAIMED for one in run.calls)
+    if stops and outcome is not ToolOutcome.OK and not at_work:
         failure = Failure(RunFailure.TOOL_FAILED)
         end_by_force(draft, StopReason.FAILED, AbandonReason.SETTLED, failure=failure)
         return

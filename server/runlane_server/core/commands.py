@@ -328,11 +328,6 @@ class CommitRun:
 
 
 @dataclass(slots=True)
-class SettleDue:
-    """Decides what is due and nothing else."""
-
-
-@dataclass(slots=True)
 class TakeNotice:
     """Applies CANCEL or DELETE to a child's session, or takes a notice that is void."""
 

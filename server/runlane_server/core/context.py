@@ -18,7 +18,7 @@ class Decision:
 
     Attributes:
         state: The new hot state; None: nothing is written.
-        answer: None for SettleDue.
+        answer: None for what is due, and for the second of two sessions.
     """
 
     state: SessionState | None

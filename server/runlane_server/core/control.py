@@ -204,6 +204,7 @@ def _settle_answer(draft: Draft, run: Run, wait: Wait, command: AnswerInteractio
         draft.settle_call(calls[wait.tool_call_ids[0]], command.outcome, command.result)
     run.recoveries = 0
     if failed and run.tool_error_policy is ToolErrorPolicy.STOP:
+        draft.rows.append(RunMoved(run.run_id, Phase.ACTIVE, stalled=False))
         end_by_force(
             draft,
             StopReason.FAILED,

@@ -183,12 +183,9 @@ class Draft(Family):
         run = self.live()
         if not self.children_met():
             return
-        run.children_wait = None
         if run.pause_requested:
             self.pause()
         else:
-            # Written here, since the phase of a run without wait and activation is ACTIVE.
-            self.rows.append(RunMoved(run.run_id, Phase.ACTIVE, stalled=False))
             self.next_activation(ActivationKind.CONTINUE)
 
     @property

@@ -255,6 +255,11 @@ class _Turn(Turn):
                 raise self.invalid("the call is not claimed", tool_call_id=one.tool_call_id)
             draft.settle_call(call, one.outcome, one.content)
             failed = failed or one.outcome is not ToolOutcome.OK
+        # A child run that failed while these calls were at work.
+        failed = failed or any(
+            call.child_run_id and call.state is ToolCallState.COMMITTED and not call.succeeded
+            for call in run.calls
+        )
         run.recoveries = 0
         if failed and run.tool_error_policy is ToolErrorPolicy.STOP and not self.cancelling:
             self.end(
@@ -287,9 +292,8 @@ class _Turn(Turn):
         link = ParentLink(
             draft.state.session_id, run.run_id, call.tool_call_id, depth, run.deadline_time
         )
-        record = replace(operation.record, default_agent=run.agent)
         options = resolve_options(operation.options, run.agent, draft.rules)
-        record.default_agent = options.agent
+        record = replace(operation.record, default_agent=options.agent)
         child = created_draft(ctx, record, SessionInserted(record, ctx.now, parent=link))
         started = child.start_with_input(operation.content, options, Mode.START, "")
         call.child_run_id, call.child_session_id = started.run_id, started.session_id
@@ -426,6 +430,11 @@ class _Turn(Turn):
             raise self.invalid("the run has its final answer; finish it")
         if not run.children_started:
             raise self.invalid("the run has started no child run")
+        started = {call.child_run_id for call in run.calls}
+        for run_id in outcome.run_ids:
+            # Where the batch is closed they have all ended, and nothing says who they were.
+            if run.calls and run_id not in started:
+                raise self.invalid(f"{run_id} is no child run of the open batch")
         run_ids = outcome.run_ids or tuple(child.run_id for child in run.children)
         self._leave(RunMoved(run.run_id, Phase.WAITING, stalled=False))
         run.children_wait = wait = ChildrenWait(outcome.mode, run_ids)

@@ -107,7 +107,7 @@ def _enqueue(
     run = state.run
     if cell is Cell.SETTLE:
         ahead = any(queued.rank is Rank.REPLACE for queued in state.next_runs)
-        if ahead:
+        if ahead or (run is not None and run.children):
             _check_room(state, command.content, Route.FOLLOW_UP, ctx.rules)
         cancel(draft, cell, "replaced", replaced=True)
         if not ahead and draft.state.run is None:

@@ -88,16 +88,21 @@ def decide_due(state: SessionState, ctx: Context) -> Decision | None:
     leased = activation is not None and activation.state is ActivationState.LEASED
     cancellation = run.cancellation
     wait = run.wait
-    draft = new_draft(state, ctx)
+    # Asked before every command: the copy that a draft is comes after the tests.
     if leased and cancellation is not None and cancellation.grace_expire_time <= now:
+        draft = new_draft(state, ctx)
         end_by_force(draft, StopReason.CANCELLED, AbandonReason.GRACE_EXPIRED)
     elif run.deadline_time and run.deadline_time <= now:
+        draft = new_draft(state, ctx)
         _deadline(draft, run)
     elif wait is not None and wait.expire_time and wait.expire_time <= now:
+        draft = new_draft(state, ctx)
         end_by_force(draft, StopReason.INTERACTION_EXPIRED, AbandonReason.LEASE_EXPIRED)
     elif leased and ctx.lease_expire_time <= now:
+        draft = new_draft(state, ctx)
         lose_lease(draft, confirmed=ctx.lease_confirmed)
     elif run.start_expire_time and run.start_expire_time <= now and not leased:
+        draft = new_draft(state, ctx)
         end_by_force(
             draft,
             StopReason.FAILED,

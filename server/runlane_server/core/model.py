@@ -31,6 +31,8 @@ from runlane_server.core.words import (
     ToolOutcome,
 )
 
+_INT64_MAX = 2**63 - 1
+
 
 @dataclass(slots=True, frozen=True)
 class SessionKey:
@@ -58,15 +60,12 @@ class Usage:
     compaction_output_tokens: int = 0
 
     def plus(self, other: "Usage") -> "Usage":
-        """Returns the sum of both."""
+        """Returns the sum of both; a number that would not fit 64 bits stays at the largest."""
         return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cached_input_tokens + other.cached_input_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-            self.cost_usd_micros + other.cost_usd_micros,
-            self.compaction_input_tokens + other.compaction_input_tokens,
-            self.compaction_output_tokens + other.compaction_output_tokens,
+            *(
+                min(one + more, _INT64_MAX)
+                for one, more in zip(_usage_values(self), _usage_values(other), strict=True)
+            )
         )
 
 
@@ -182,6 +181,11 @@ class ToolCall:
     appended: bool = False
     child_run_id: str = ""
     child_session_id: str = ""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it has a result that is no error."""
+        return self.outcome is ToolOutcome.OK
 
 
 @dataclass(slots=True)
@@ -447,6 +451,7 @@ def _values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
 
 
 _state_values = _values(SessionState)
+_usage_values = _values(Usage)
 _run_values = _values(Run)
 _activation_values = _values(Activation)
 _call_values = _values(ToolCall)

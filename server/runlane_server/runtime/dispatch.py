@@ -89,6 +89,7 @@ class _Lane:
     pollers: deque[asyncio.Future[None]] = field(default_factory=deque)
     leased: int = 0
     last_poll_time: int = 0
+    executors: dict[str, None] = field(default_factory=dict)
 
 
 class Dispatch:
@@ -199,22 +200,29 @@ class Dispatch:
         executor.agents = frozenset(agents)
         executor.last_poll_time = now
         for agent in agents:
-            self._lane(namespace, agent).last_poll_time = now
+            lane = self._lane(namespace, agent)
+            lane.last_poll_time = now
+            lane.executors[executor_id] = None
         if len(self.executors) > EXECUTORS_MAX:
             self.executors.popitem(last=False)
         return executor
 
     def served(self, namespace: str, agent: str, now: int) -> int:
         """Returns how many executors poll for an agent, or did a short time ago."""
+        lane = self._lanes.get((namespace, agent))
+        if lane is None:
+            return 0
         since = now - SEEN_SECONDS * 1_000_000
-        return sum(
-            1
-            for (where, executor_id), executor in self.executors.items()
-            if where == namespace
-            and agent in executor.agents
-            and (where, executor_id) not in self.drained
-            and (executor.polling or executor.last_poll_time >= since)
-        )
+        count = 0
+        for executor_id in list(lane.executors):
+            executor = self.executors.get((namespace, executor_id))
+            if executor is None or agent not in executor.agents:
+                del lane.executors[executor_id]
+            elif (namespace, executor_id) not in self.drained and (
+                executor.polling or executor.last_poll_time >= since
+            ):
+                count += 1
+        return count
 
     def leased_by(self, namespace: str, executor_id: str) -> int:
         """Returns how many activations an executor has."""

@@ -25,6 +25,9 @@ from runlane_server.core.words import (
     ToolCallState,
 )
 
+READ_BYTES = 4 * 1024 * 1024
+"""What one read of rows that may be large gives, where the caller says nothing."""
+
 # --- what is written -------------------------------------------------------
 
 
@@ -88,7 +91,6 @@ class RequestRecord:
     Attributes:
         hash: Of the request, to tell another request with the same id.
         answer: Encoded; ids and states only.
-        session: The session whose settlement its keeping time starts at; None: none.
     """
 
     key: RequestKey
@@ -132,7 +134,7 @@ Write = CommitUnit | LeaseRenewal
 
 @dataclass(slots=True)
 class Committed:
-    """It is durable. `groups` are the events that were appended, by session."""
+    """It is durable."""
 
 
 @dataclass(slots=True)
@@ -343,6 +345,11 @@ class ToolCallRow:
     result: bytes = b""
     child_run_id: str = ""
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, nearly."""
+        return len(self.result) + len(self.arguments_json or "")
+
 
 @dataclass(slots=True)
 class InteractionRow:
@@ -371,6 +378,11 @@ class InteractionRow:
     proxy_run_id: str = ""
     proxy_interaction_id: str = ""
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, nearly."""
+        return len(self.prompt) + len(self.answer)
+
 
 @dataclass(slots=True)
 class MessageRow:
@@ -387,7 +399,7 @@ class LiveRows:
     Attributes:
         pending: Pending submissions in no particular order.
         messages: The newest messages, ascending.
-        interactions: The open ones, oldest first.
+        interactions: The open ones, oldest first; prompts that are too many bytes are empty.
     """
 
     session: SessionRow
@@ -526,9 +538,17 @@ class Store(Protocol):
         """Reads all notices."""
 
     async def list_tool_calls(
-        self, namespace: str, run_id: str, after: tuple[int, int] | None, limit: int
+        self,
+        namespace: str,
+        run_id: str,
+        after: tuple[int, int] | None,
+        limit: int,
+        max_bytes: int = READ_BYTES,
     ) -> list[ToolCallRow]:
-        """Lists the calls of a run, ascending by (step, ordinal)."""
+        """Lists the calls of a run, ascending by (step, ordinal).
+
+        Ends with the one that makes them `max_bytes` large.
+        """
 
     async def interaction(self, namespace: str, interaction_id: str) -> InteractionRow | None:
         """Reads an interaction."""
@@ -540,18 +560,21 @@ class Store(Protocol):
         state: InteractionState,
         after: tuple[int, str] | None,
         limit: int,
+        max_bytes: int = READ_BYTES,
     ) -> list[InteractionRow]:
         """Lists interactions, ascending by (create_time, interaction_id).
 
-        "": those of all sessions, but for proxies.
+        "": those of all sessions, but for proxies. Ends with the one that makes them
+        `max_bytes` large.
         """
 
     async def answered_interactions(
-        self, namespace: str, run_id: str, step: int
+        self, namespace: str, run_id: str, step: int, max_bytes: int = READ_BYTES
     ) -> list[InteractionRow]:
-        """Reads the answered interactions that a run opened after a committed model step.
+        """Reads the newest answered interactions that a run opened after a committed model step.
 
-        Proxies are none of them.
+        Oldest first; at most 256, and up to the one that makes them `max_bytes` large. Proxies
+        are none of them.
         """
 
     async def submission(self, namespace: str, submission_id: str) -> SubmissionRow | None:

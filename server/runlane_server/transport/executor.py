@@ -204,12 +204,15 @@ class ExecutorServicer:
         # A run that is not there is refused with the command, or its answer is a replay.
         with suppress(Refused):
             run = await self._app.get_run(call.namespace, fence.run_id, fence.session_id)
-            rows, _ = await self._app.list_tool_calls(
-                call.namespace, fence.run_id, (run.facts.steps_committed, 0), _BATCH_MAX
-            )
-            return {
-                row.tool_call_id: AskingCall(row.name, row.arguments_json or "") for row in rows
-            }
+            found: dict[str, AskingCall] = {}
+            place: tuple[int, int] | None = (run.facts.steps_committed, 0)
+            while place is not None:
+                rows, place = await self._app.list_tool_calls(
+                    call.namespace, fence.run_id, place, _BATCH_MAX
+                )
+                for row in rows:
+                    found[row.tool_call_id] = AskingCall(row.name, row.arguments_json or "")
+            return found
         return {}
 
     async def stream_model_context(

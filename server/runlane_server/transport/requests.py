@@ -396,6 +396,8 @@ def _outcome(
     if kind == "suspend":
         if request.suspend.WhichOneof("wait") == "children":
             wait = request.suspend.children
+            if request.suspend.HasField("expire_duration"):
+                raise invalid("suspend.expire_duration", "is allowed with a prompt alone")
             mode = ChildrenMode(wait.mode or ChildrenMode.ALL)
             return SuspendForChildren(mode, tuple(wait.run_ids))
         return suspend(request.suspend, "suspend.")

@@ -259,7 +259,9 @@ class FakeApp:
 
     async def list_tool_calls(self, *args):
         await self._ask("list_tool_calls", *args)
-        return self.calls
+        rows, after = self.calls
+        # A page of all that a batch can hold is the last one.
+        return rows, after if args[-1] < 256 else None
 
     async def list_interactions(self, *args):
         await self._ask("list_interactions", *args)

@@ -160,7 +160,7 @@ BAD = [
     (H.ListSessionsRequest(page_token="x" * 2049), "page_token"),
     (H.ListSessionsRequest(state=5), "state"),
     (H.ListSessionsRequest(order=5), "order"),
-    (H.ListSessionsRequest(labels={"a": SECRET}), "labels"),
+    (H.ListSessionsRequest(labels={"a": SECRET}), "labels[a]"),
     (H.ListSessionsRequest(create_time_from=Timestamp(seconds=10**15)), "create_time_from"),
     (H.ListSessionsRequest(create_time_before=Timestamp(nanos=-1)), "create_time_before"),
     (H.ListRunsRequest(session_id="s", phases=[9]), "phases[0]"),

@@ -274,7 +274,7 @@ class ActivationTask:
     ) -> pb.ReserveModelStepResult | None:
         """Commits a step, and runs its tools or ends the run; returns the next step's grant."""
         content = content_to_pb(response.blocks)
-        settle_uses(content, self._used_ids(), grant.step)
+        settle_uses(content, self._used_ids(), grant.step, always=self._hides_steps)
         step = pb.CommitModelStep(
             content=content,
             usage=usage_to_pb(response.usage),
@@ -322,6 +322,13 @@ class ActivationTask:
             if message.number > self._last_number:
                 self._messages.append(message_from_pb(message))
         return batch.grant
+
+    @property
+    def _hides_steps(self) -> bool:
+        """Whether a summary covers messages of this run: ids that it has used are not seen."""
+        through = self._summary.through_message_number
+        run_id = self._lease.fence.run_id
+        return any(one.run_id == run_id and one.number <= through for one in self._messages)
 
     def _used_ids(self) -> frozenset[str]:
         run_id = self._lease.fence.run_id

@@ -28,7 +28,16 @@ from runlane._executor.toolbox import (
 )
 from runlane._executor.tools import ToolContext
 from runlane._time import to_seconds
-from runlane.errors import RunCancelling, RunlaneError, ServiceError
+from runlane.errors import (
+    AgentNotFound,
+    FieldInvalid,
+    InputEmpty,
+    MessageTooLarge,
+    OperationInvalid,
+    RunCancelling,
+    RunlaneError,
+    ServiceError,
+)
 from runlane.v1 import executor_service_pb2 as pb
 from runlane.v1 import interaction_pb2, message_pb2, run_pb2
 
@@ -40,6 +49,13 @@ _IDS: Final = 64
 _LINGER: Final = 0.05
 _FACTS: Final = frozenset({"commit_model_step", "commit_tool_results"})
 _ALL_CHILDREN: Final = run_pb2.ChildrenWait(mode=run_pb2.ChildrenWait.MODE_ALL)
+_REFUSED_STARTS: Final = (
+    AgentNotFound,
+    FieldInvalid,
+    InputEmpty,
+    MessageTooLarge,
+    OperationInvalid,
+)
 _COMMIT_BYTES: Final = 2 * 1024 * 1024
 
 
@@ -141,13 +157,15 @@ class Batch:
             await self._commit_last([*head, *claims, *results], failed=bool(settled))
             return
         try:
-            await self._commit([*head, *claims, *results])
+            await self._commit([*head, *([] if starts else claims), *results])
             for portion in others:
                 if not self._lease.over:
                     await self._commit([_results(portion)])
             for start in starts:
                 if not self._lease.over:
                     await self._start_child(start)
+            if starts and claims and not self._lease.over:
+                await self._commit(claims)
         except asyncio.CancelledError:
             self._leave_unrun(ToolOutcome.ERROR, "the executor stopped before this was run")
             if self._lease.release_on_cancel:
@@ -177,7 +195,7 @@ class Batch:
         """Starts a child run; where that is refused, the model is told so."""
         try:
             await self._commit([pb.Operation(start_child_run=start)])
-        except ServiceError as error:
+        except _REFUSED_STARTS as error:
             _LOG.warning("a child run of run %s was refused: %s", self._run.run_id, error.reason)
             told = f"the child run could not be started: {error.reason}"
             await self._commit([_results([error_result(start.tool_call_id, told)])])

@@ -114,16 +114,25 @@ def _checked(blocks: list[pb.Block]) -> list[pb.Block]:
     return blocks
 
 
-def settle_uses(blocks: Sequence[pb.Block], taken: Collection[str], step: int) -> None:
+def settle_uses(
+    blocks: Sequence[pb.Block], taken: Collection[str], step: int, *, always: bool
+) -> None:
     """Makes the tool uses of an answer such as the service takes.
 
     Ids that the model repeats within the run, or that are none, are replaced; arguments that
     are no JSON object are kept as text.
+
+    Args:
+        blocks: The answer; changed in place.
+        taken: Ids that the run has used, as far as they are seen.
+        step: The model step.
+        always: Makes each id the step's own: others of the run are not seen.
     """
     known = set(taken)
     uses = [block.tool_use for block in blocks if block.WhichOneof("block") == "tool_use"]
     for ordinal, use in enumerate(uses, 1):
-        use.tool_call_id = _unique(use.tool_call_id, known, f"call_{step}_{ordinal}")
+        given = f"{use.tool_call_id[: _ID_CHARACTERS - 16]}-{step}" if always else use.tool_call_id
+        use.tool_call_id = _unique(given, known, f"call_{step}_{ordinal}")
         known.add(use.tool_call_id)
         use.name = clean(use.name, 255) or "unnamed"
         if use.WhichOneof("arguments") == "arguments_text":

@@ -830,7 +830,7 @@ class Suspend(message.Message):
     @builtins.property
     def expire_duration(self) -> duration_pb2.Duration:
         """How long a question stays open: up to 30 days. Default: the run's interaction_timeout.
-        Of no meaning for child runs.
+        Refused with child runs: they have deadlines of their own.
         """
 
     def __init__(

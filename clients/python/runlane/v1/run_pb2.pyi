@@ -356,7 +356,7 @@ class ChildrenWait(message.Message):
         MODE_UNSPECIFIED: ChildrenWait._Mode.ValueType  # 0
         """Same as ALL."""
         MODE_ANY: ChildrenWait._Mode.ValueType  # 1
-        """One of them."""
+        """One of them. Without run_ids: one of those that live when the wait begins."""
         MODE_ALL: ChildrenWait._Mode.ValueType  # 2
         """All of them."""
 
@@ -366,7 +366,7 @@ class ChildrenWait(message.Message):
     MODE_UNSPECIFIED: ChildrenWait.Mode.ValueType  # 0
     """Same as ALL."""
     MODE_ANY: ChildrenWait.Mode.ValueType  # 1
-    """One of them."""
+    """One of them. Without run_ids: one of those that live when the wait begins."""
     MODE_ALL: ChildrenWait.Mode.ValueType  # 2
     """All of them."""
 
@@ -376,7 +376,7 @@ class ChildrenWait(message.Message):
     """How many of them have to end."""
     @builtins.property
     def run_ids(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Live child runs of the run; in a request empty: all of them. At most 64."""
+        """Child runs of the open batch; in a request empty: all that live. At most 64."""
 
     def __init__(
         self,
@@ -753,7 +753,7 @@ class RunLimits(message.Message):
 
 @typing.final
 class Usage(message.Message):
-    """What a run, or a step of it, has used."""
+    """What a run, or a step of it, has used. Of a step or a summary each number is at most 10^12."""
 
     DESCRIPTOR: descriptor.Descriptor
 

@@ -1,8 +1,8 @@
 """Tool calls and interactions: what their rows write, and how they are read."""
 
 import sqlite3
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from runlane_server.core.rows import (
     InteractionInserted,
@@ -19,6 +19,11 @@ from runlane_server.store.sqlite.rows import SPAN, Execute, Writer, must_hit
 
 _LONG_ARGUMENTS = 800
 """Characters; a row with more would not lie on one page."""
+
+_ANSWERED_MAX = 256
+"""Answers that a run is told of at most; the newest."""
+
+Sized = TypeVar("Sized", ToolCallRow, InteractionRow)
 
 _UNSETTLED = frozenset({ToolCallState.PREPARED, ToolCallState.CLAIMED})
 
@@ -223,6 +228,7 @@ def list_tool_calls(
     run_id: str,
     after: tuple[int, int] | None,
     limit: int,
+    max_bytes: int,
 ) -> list[ToolCallRow]:
     """Store.list_tool_calls."""
     rows = conn.execute(
@@ -238,7 +244,19 @@ def list_tool_calls(
         " ORDER BY t.step, t.ordinal LIMIT ?",
         (run_id, *(after or (0, 0)), namespace, limit),
     )
-    return [_tool_call_row(row) for row in rows]
+    return fitting(map(_tool_call_row, rows), max_bytes)
+
+
+def fitting(rows: Iterable[Sized], max_bytes: int) -> list[Sized]:
+    """Takes rows up to the one that makes them as large as that; the others are not read."""
+    taken: list[Sized] = []
+    size = 0
+    for row in rows:
+        taken.append(row)
+        size += row.size
+        if size >= max_bytes:
+            break
+    return taken
 
 
 def interaction(
@@ -259,6 +277,7 @@ def list_interactions(
     state: InteractionState,
     after: tuple[int, str] | None,
     limit: int,
+    max_bytes: int,
 ) -> list[InteractionRow]:
     """Store.list_interactions: one range of an index by namespace, or by session."""
     place = after or (-1, "")
@@ -276,28 +295,39 @@ def list_interactions(
         " ORDER BY i.create_time, i.interaction_id LIMIT ?",
         (*values, state, *place, limit),
     )
-    return [_interaction_row(row) for row in rows]
+    return fitting(map(_interaction_row, rows), max_bytes)
 
 
 def answered_interactions(
-    conn: sqlite3.Connection, namespace: str, run_id: str, step: int
+    conn: sqlite3.Connection, namespace: str, run_id: str, step: int, max_bytes: int
 ) -> list[InteractionRow]:
     """Store.answered_interactions."""
     rows = conn.execute(
         f"{_INTERACTIONS} WHERE i.run_id = ? AND i.step >= ? AND i.state = 2"
         " AND i.proxy_interaction_id = ''"
         " AND i.namespace = ? AND s.deleted_time = 0"
-        " ORDER BY i.step, i.create_time, i.interaction_id",
-        (run_id, step, namespace),
+        " ORDER BY i.step DESC, i.create_time DESC, i.interaction_id DESC LIMIT ?",
+        (run_id, step, namespace, _ANSWERED_MAX),
     )
-    return [_interaction_row(row) for row in rows]
+    return fitting(map(_interaction_row, rows), max_bytes)[::-1]
 
 
-def open_interactions(conn: sqlite3.Connection, session_key: int) -> list[InteractionRow]:
-    """Reads the open interactions of a session, oldest first."""
+def open_interactions(
+    conn: sqlite3.Connection, session_key: int, max_bytes: int
+) -> list[InteractionRow]:
+    """Reads the open interactions of a session, oldest first.
+
+    Prompts beyond `max_bytes` in all are left out: empty.
+    """
     rows = conn.execute(
         f"{_INTERACTIONS} WHERE i.session_key = ? AND i.state = 1"
         " ORDER BY i.create_time, i.interaction_id",
         (session_key,),
     )
-    return [_interaction_row(row) for row in rows]
+    found: list[InteractionRow] = []
+    for row in map(_interaction_row, rows):
+        max_bytes -= len(row.prompt)
+        if max_bytes < 0:
+            row.prompt = b""
+        found.append(row)
+    return found

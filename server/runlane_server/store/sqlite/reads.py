@@ -19,6 +19,7 @@ from runlane_server.core.words import (
     TimerKind,
 )
 from runlane_server.store.base import (
+    READ_BYTES,
     EventGroup,
     LiveLease,
     LiveRows,
@@ -451,7 +452,7 @@ def live(
         run(conn, key.namespace, run_id) if run_id else None,
         [submission_row(row) for row in pending],
         newest[::-1],
-        calls.open_interactions(conn, session_key),
+        calls.open_interactions(conn, session_key, READ_BYTES),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 from runlane_server.core.model import SessionKey
 from runlane_server.core.words import InteractionState, Phase, SubmissionState
 from runlane_server.store.base import (
+    READ_BYTES,
     EventGroup,
     InteractionRow,
     LiveLease,
@@ -260,10 +261,15 @@ class SqliteStore:
         return await self._read(reads.notices)
 
     async def list_tool_calls(
-        self, namespace: str, run_id: str, after: tuple[int, int] | None, limit: int
+        self,
+        namespace: str,
+        run_id: str,
+        after: tuple[int, int] | None,
+        limit: int,
+        max_bytes: int = READ_BYTES,
     ) -> list[ToolCallRow]:
         """Lists the calls of a run, ascending by (step, ordinal)."""
-        return await self._read(calls.list_tool_calls, namespace, run_id, after, limit)
+        return await self._read(calls.list_tool_calls, namespace, run_id, after, limit, max_bytes)
 
     async def interaction(self, namespace: str, interaction_id: str) -> InteractionRow | None:
         """Reads an interaction."""
@@ -276,15 +282,18 @@ class SqliteStore:
         state: InteractionState,
         after: tuple[int, str] | None,
         limit: int,
+        max_bytes: int = READ_BYTES,
     ) -> list[InteractionRow]:
         """Lists interactions, ascending by (create_time, interaction_id); "": of all sessions."""
-        return await self._read(calls.list_interactions, namespace, session_id, state, after, limit)
+        return await self._read(
+            calls.list_interactions, namespace, session_id, state, after, limit, max_bytes
+        )
 
     async def answered_interactions(
-        self, namespace: str, run_id: str, step: int
+        self, namespace: str, run_id: str, step: int, max_bytes: int = READ_BYTES
     ) -> list[InteractionRow]:
         """Reads the answered interactions that a run opened after a committed model step."""
-        return await self._read(calls.answered_interactions, namespace, run_id, step)
+        return await self._read(calls.answered_interactions, namespace, run_id, step, max_bytes)
 
     async def submission(self, namespace: str, submission_id: str) -> SubmissionRow | None:
         """Reads a submission."""
