@@ -6,7 +6,7 @@ import gc
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import structlog
 from uuid_utils import uuid7
 
 from runlane_server.app.base import Limits, Services
+from runlane_server.app.keys import KeyRing
 from runlane_server.app.service import App, Committed
 from runlane_server.core.model import Rules
 from runlane_server.executors import EMBEDDED_PREFIX, EmbeddedExecutor
@@ -25,9 +26,11 @@ from runlane_server.settings import Settings
 from runlane_server.store.base import Store
 from runlane_server.store.errors import StoreRefused
 from runlane_server.store.sqlite import SqliteStore, check_file
+from runlane_server.transport.access import Anybody, Bearers, Identity
 from runlane_server.transport.codec import ProtoCodec
 from runlane_server.transport.limits import FIXED_LIMITS
 from runlane_server.transport.server import GrpcServer, GrpcSettings
+from runlane_server.transport.tls import TlsFiles
 
 log = structlog.get_logger(__name__)
 
@@ -107,12 +110,42 @@ async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
     await store.open(clock.now(), EMBEDDED_PREFIX)
     try:
         app = make_app(settings, store, clock)
+        keys = KeyRing(store, clock, new_id)
         await app.start()
+        await keys.start()
         _collect_rarely()
         try:
-            await _serve(app, settings, ready, stop)
+            await _serve(app, keys, settings, ready, stop)
         finally:
+            await keys.close()
             await app.close()
+    finally:
+        await store.close()
+
+
+@contextlib.asynccontextmanager
+async def private_server(settings: Settings) -> AsyncIterator[str]:
+    """Serves a store that nobody has, to this process alone; gives the address.
+
+    For what needs no server otherwise: whoever may open the file may do all with it.
+
+    Raises:
+        StoreHeld: A server has it.
+        StoreError: The store will not be opened.
+    """
+    clock = Clock()
+    store = make_store(settings)
+    # No embedded prefix: nothing is said here of the executors of a server.
+    await store.open(clock.now(), "")
+    try:
+        server = GrpcServer(make_app(settings, store, clock), KeyRing(store, clock, new_id))
+        with tempfile.TemporaryDirectory(prefix="runlane-") as folder:
+            address = f"unix:{Path(folder, 'keys.sock')}"
+            await server.start([address])
+            try:
+                yield address
+            finally:
+                await server.drain(1)
     finally:
         await store.close()
 
@@ -128,15 +161,40 @@ def _collect_rarely() -> None:
     gc.set_threshold(YOUNG_OBJECTS, 50, 100)
 
 
+def _identity(settings: Settings, keys: KeyRing) -> Identity:
+    """Returns who is let in, and says in the log what an operator may have missed."""
+    if settings.auth == "none":
+        if keys.count:
+            log.warning("API keys are not asked for, since auth is none", keys=keys.count)
+        return Anybody(certified=bool(settings.tls_client_ca))
+    if not keys.count:
+        log.warning("there is no API key yet, so nobody is let in")
+    return Bearers(keys)
+
+
+def _tls(settings: Settings) -> TlsFiles | None:
+    if not settings.tls_cert:
+        return None
+    client_ca = Path(settings.tls_client_ca) if settings.tls_client_ca else None
+    return TlsFiles(Path(settings.tls_cert), Path(settings.tls_key), client_ca)
+
+
 async def _serve(
-    app: App, settings: Settings, ready: Callable[[list[str]], None], stop: asyncio.Event
+    app: App,
+    keys: KeyRing,
+    settings: Settings,
+    ready: Callable[[list[str]], None],
+    stop: asyncio.Event,
 ) -> None:
     server = GrpcServer(
         app,
+        keys,
         GrpcSettings(
+            reflection=settings.reflection,
             channelz=settings.channelz,
             max_connection_age=settings.max_connection_age_seconds or None,
         ),
+        _identity(settings, keys),
     )
     async with contextlib.AsyncExitStack() as stack:
         # The embedded executor is a client like any other, at a door that nobody else can
@@ -146,10 +204,12 @@ async def _serve(
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="runlane-"))
             door = [f"unix:{Path(folder, 'executor.sock')}"]
         _refuse_taken(settings.listen)
-        ports = await _listen(server, [*settings.listen, *door])
+        ports = await _listen(server, [*settings.listen, *door], _tls(settings))
         embedded = None
         if settings.agent:
-            embedded = EmbeddedExecutor(door[0], settings.agent, f"{EMBEDDED_PREFIX}{uuid7()}")
+            secret = keys.own("client:embedded") if settings.auth != "none" else ""
+            executor_id = f"{EMBEDDED_PREFIX}{uuid7()}"
+            embedded = EmbeddedExecutor(door[0], settings.agent, executor_id, secret)
             await embedded.start()
         ready([_bound(*one) for one in zip(settings.listen, ports, strict=False)])
         await stop.wait()
@@ -158,9 +218,9 @@ async def _serve(
         await server.drain(settings.drain_grace_seconds, finish)
 
 
-async def _listen(server: GrpcServer, addresses: list[str]) -> list[int]:
+async def _listen(server: GrpcServer, addresses: list[str], tls: TlsFiles | None) -> list[int]:
     try:
-        return await server.start(addresses)
+        return await server.start(addresses, tls)
     except RuntimeError as error:
         raise OSError(f"cannot listen on {addresses[0]}: {error}") from error
 

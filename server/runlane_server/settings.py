@@ -36,9 +36,14 @@ DEFAULT_FILE = "runlane.toml"
 """Read where no other file is named and it is there."""
 
 _PREFIX = "RUNLANE_"
-_OTHER_VARIABLES = frozenset({"RUNLANE_TARGET"})
+# Of clients, which read them on their own.
+_OTHER_VARIABLES = frozenset(
+    {"RUNLANE_TARGET", "RUNLANE_API_KEY", "RUNLANE_NAMESPACE", "RUNLANE_TLS", "RUNLANE_TLS_CA"}
+)
+_FILES = ("tls_cert", "tls_key", "tls_client_ca")
 _SQLITE = "sqlite:"
 _UNIX = "unix:"
+_NAMESPACE = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
 _MEBIBYTE = 1024 * 1024
 
@@ -227,7 +232,11 @@ class AgentConfig(_Table):
     system: str = ""
     """Instructions that every request to the model begins with."""
     concurrency: int = Field(default=8, ge=1, le=1000)
-    """How many of its runs go on at the same time."""
+    """How many of its runs go on at the same time, in each namespace."""
+    namespaces: tuple[Annotated[str, Field(pattern=_NAMESPACE)], ...] = Field(
+        ("default",), min_length=1
+    )
+    """The namespaces whose runs may name it."""
     limits: AgentLimits = AgentLimits()
     mcp: tuple[McpConfig, ...] = ()
     """MCP servers whose tools it may use."""
@@ -251,7 +260,17 @@ class Settings(BaseSettings):
     )
     """Where to listen: HOST:PORT (port 0: any free one), [IPV6]:PORT or unix:PATH."""
     insecure_listen: bool = False
-    """Listen beyond this machine too. Nobody is asked for a credential there."""
+    """Listen beyond this machine even where nobody is asked for a credential, or without TLS."""
+    auth: Literal["none", "keys"] = "none"
+    """Who may call: whoever reaches the server, or whoever has an API key."""
+    tls_cert: str = ""
+    """A file with the server's certificate and those that lead to its authority, PEM."""
+    tls_key: str = ""
+    """A file with its private key, PEM."""
+    tls_client_ca: str = ""
+    """A file with authorities; every client must then show a certificate of one of them."""
+    reflection: bool = True
+    """Serve reflection, to whoever asks."""
     store: Store = "sqlite:runlane.db"
     """sqlite:PATH, or memory: gone with the process."""
 
@@ -303,16 +322,33 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _hold_together(self) -> Self:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key go together")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        if self.channelz and self.auth != "none":
+            raise ValueError("channelz shows all connections to whoever asks: not with auth")
         beyond = [address for address in self.listen if not is_local(address)]
         if beyond and not self.insecure_listen:
-            raise ValueError(
-                f"{beyond[0]} can be reached from other machines, and nobody is asked for a "
-                "credential; to listen there all the same say --insecure-listen"
-            )
+            lacks = []
+            if self.auth == "none" and not self.tls_client_ca:
+                lacks.append('nobody is asked for a credential (set auth = "keys")')
+            if not self.tls_cert:
+                lacks.append("what is said can be read on the way (set tls_cert and tls_key)")
+            if lacks:
+                raise ValueError(
+                    f"{beyond[0]} can be reached from other machines, and {', and '.join(lacks)}; "
+                    "to listen there all the same say --insecure-listen"
+                )
         names = [agent.name for agent in self.agent]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two [[agent]] tables are named {name!r}")
+        for agent in self.agent:
+            if self.auth == "none" and agent.namespaces != ("default",):
+                raise ValueError(
+                    f"agent {agent.name!r}: without auth there is no namespace but default"
+                )
         allowed = self.agents
         if allowed:
             for name in [*names, *([self.default_agent] if self.default_agent else [])]:
@@ -430,6 +466,9 @@ def _read(path: Path) -> dict[str, Any]:
         table["listen"] = [_beside(folder, item, _UNIX) for item in listen]
     if "store" in table:
         table["store"] = _beside(folder, table["store"], _SQLITE)
+    for name in _FILES:
+        if isinstance(table.get(name), str) and table[name]:
+            table[name] = str(folder / table[name])
     return table
 
 

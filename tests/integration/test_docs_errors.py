@@ -16,6 +16,8 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 from runlane.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
     executor_service_pb2,
     executor_service_pb2_grpc,
     history_service_pb2,
@@ -28,8 +30,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
 SECONDS = 30
 SETTINGS = {"RUNLANE_AGENTS": "helper", "RUNLANE_STREAMS_MAX": "1"}
-PROVOKED_ELSEWHERE = {"DRAINING", "STORE_UNAVAILABLE", "STORE_CORRUPT", "INTERNAL_ERROR"}
-"""They need a fault, or a call at the very moment of a stop: tests/unit/transport has them."""
+PROVOKED_ELSEWHERE = {
+    # They need a fault, or a call at the very moment of a stop: tests/unit/transport has them.
+    *("DRAINING", "STORE_UNAVAILABLE", "STORE_CORRUPT", "INTERNAL_ERROR"),
+    # They need a server that asks for credentials: test_access.py has them.
+    *("CREDENTIAL_MISSING", "CREDENTIAL_INVALID", "SCOPE_MISSING", "QUOTA_EXCEEDED"),
+}
 CONDITIONAL = {"tool_call_id", "operation_index", "run_id", "cause"}
 """Keys that the page calls absent in some cases."""
 
@@ -51,6 +57,7 @@ class Calls:
             session_service_pb2: session_service_pb2_grpc.SessionServiceStub(channel),
             history_service_pb2: history_service_pb2_grpc.HistoryServiceStub(channel),
             executor_service_pb2: executor_service_pb2_grpc.ExecutorServiceStub(channel),
+            admin_service_pb2: admin_service_pb2_grpc.AdminServiceStub(channel),
         }
 
     def __call__(self, name: str, **fields: Any) -> Any:
@@ -194,6 +201,7 @@ def test_each_example_is_refused_as_the_page_tells(server):
     with grpc.insecure_channel(address) as channel:
         call = Calls(channel)
         expect("FIELD_INVALID", lambda: call("ListSessions", page_size=-1))
+        expect("KEY_NOT_FOUND", lambda: call("RevokeKey", key_id="key_0"))
         call("CreateSession", session_id="no-agent")
         expect("FIELD_INVALID", lambda: call.submit("no-agent"))
         new = call.session("new")

@@ -65,7 +65,13 @@ class Caller:
     """Owns the channel, which is opened at the first call, and makes the calls."""
 
     def __init__(
-        self, target: str, *, timeout: float, client_name: str, channel: grpc.aio.Channel | None
+        self,
+        target: str,
+        *,
+        timeout: float,
+        metadata: tuple[tuple[str, str], ...],
+        credentials: grpc.ChannelCredentials | None,
+        channel: grpc.aio.Channel | None,
     ) -> None:
         self._target = target
         self._timeout = timeout
@@ -73,9 +79,8 @@ class Caller:
         self._owned = channel is None
         self._stubs: Stubs | None = None
         self.closed = False
-        self.metadata: tuple[tuple[str, str], ...] = (
-            (("runlane-client", client_name),) if client_name else ()
-        )
+        self.metadata = metadata
+        self._credentials = credentials
 
     @property
     def stubs(self) -> Stubs:
@@ -88,9 +93,14 @@ class Caller:
             raise ClientClosedError("the client is closed")
         if self._stubs is None:
             if self._channel is None:
-                self._channel = grpc.aio.insecure_channel(self._target, options=_OPTIONS)
+                self._channel = self._open()
             self._stubs = Stubs(self._channel)
         return self._stubs
+
+    def _open(self) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self._target, options=_OPTIONS)
+        return grpc.aio.secure_channel(self._target, self._credentials, options=_OPTIONS)
 
     async def unary(
         self,

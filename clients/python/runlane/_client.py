@@ -2,10 +2,13 @@
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Final, Self
 
 import grpc.aio
 
+from runlane._access import Tls, call_metadata, channel_credentials
+from runlane._access_calls import AccessCalls
 from runlane._calls import Caller
 from runlane._content import Input
 from runlane._control_calls import ControlCalls
@@ -30,7 +33,7 @@ _STOPS: Final = (
 _LOOK: Final = 1.0
 
 
-class Client(SessionCalls, ControlCalls, HistoryCalls):
+class Client(SessionCalls, ControlCalls, HistoryCalls, AccessCalls):
     """A connection to a Runlane server; safe to share by all tasks of one event loop.
 
     Each call has a deadline. A call that finds the server away is made again with the same
@@ -43,6 +46,13 @@ class Client(SessionCalls, ControlCalls, HistoryCalls):
 
     Args:
         target: Where the server is, such as `127.0.0.1:7480` or `unix:/run/runlane.sock`.
+        api_key: The secret of an API key, or a token of the issuer that the server trusts;
+            None: what `RUNLANE_API_KEY` holds; empty: none. It is sent in clear to this
+            machine and over TLS alone, unless `tls` is False.
+        namespace: For a key that opens more than one; empty: the one that it opens.
+        tls: How the connection is secured. True: against the authorities of this machine. The
+            path of a file: against those in it, PEM. A `Tls`: also with a certificate of the
+            client's own. None or False: not at all.
         timeout: Seconds that a call may take, its repeats included and the wait that it
             asks for not.
         client_name: Names the caller in the `actor` of events; empty: no name.
@@ -54,12 +64,21 @@ class Client(SessionCalls, ControlCalls, HistoryCalls):
         self,
         target: str = "127.0.0.1:7480",
         *,
+        api_key: str | None = None,
+        namespace: str = "",
+        tls: bool | str | Path | Tls | None = None,
         timeout: float = 30.0,
         client_name: str = "",
         reconnect_timeout: float = 60.0,
         channel: grpc.aio.Channel | None = None,
     ) -> None:
-        self._caller = Caller(target, timeout=timeout, client_name=client_name, channel=channel)
+        self._caller = Caller(
+            target,
+            timeout=timeout,
+            metadata=call_metadata(target, tls, api_key, namespace, client_name, channel),
+            credentials=channel_credentials(tls),
+            channel=channel,
+        )
         self._reconnect_timeout = reconnect_timeout
 
     async def start(

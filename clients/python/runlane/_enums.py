@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from google.protobuf.descriptor import EnumDescriptor
 
 from runlane.v1 import (
+    api_key_pb2,
     event_pb2,
     executor_service_pb2,
     interaction_pb2,
@@ -241,6 +242,17 @@ class Verdict(StrEnum):
     REJECT = "reject"
 
 
+class Scope(StrEnum):
+    """What a credential may do; none holds another one."""
+
+    UNKNOWN = "unknown"
+    READ = "read"
+    SUBMIT = "submit"
+    ANSWER = "answer"
+    EXECUTE = "execute"
+    ADMIN = "admin"
+
+
 class PauseReceipt(StrEnum):
     """What became of a request to pause or unpause."""
 
@@ -393,6 +405,7 @@ EventKind = SessionEventKind | SubmissionEventKind | RunEventKind
 
 # Which enum of the contract each class mirrors, with the prefix of its values.
 _SOURCES: Final[dict[type[StrEnum], tuple[EnumDescriptor, str]]] = {
+    Scope: (api_key_pb2.ApiKey.Scope.DESCRIPTOR, "SCOPE_"),
     SessionState: (session_pb2.Session.State.DESCRIPTOR, "STATE_"),
     Command: (session_pb2.Command.DESCRIPTOR, "COMMAND_"),
     SubmitMode: (sub_pb2.Submission.Mode.DESCRIPTOR, "MODE_"),

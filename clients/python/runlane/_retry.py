@@ -102,6 +102,9 @@ POLICIES: Final[dict[type[Message], Policy]] = {
     executor_pb.CommitRequest: _FENCED,
     admin_pb.ListStalledRunsRequest: _PLAIN,
     admin_pb.SettleRunRequest: _PLAIN,
+    admin_pb.CreateKeyRequest: _PLAIN,
+    admin_pb.ListKeysRequest: _PLAIN,
+    admin_pb.RevokeKeyRequest: _PLAIN,
     server_pb.GetServerInfoRequest: _PLAIN,
 }
 

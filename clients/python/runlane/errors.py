@@ -17,6 +17,7 @@
     |   +-- InteractionNotFound
     |   +-- ToolCallNotFound
     |   +-- AgentNotFound
+    |   +-- KeyNotFound
     |   +-- SessionExists
     |   +-- RequestIdReused
     |   +-- SessionBusy
@@ -39,9 +40,13 @@
     |   +-- EtagMismatch
     |   +-- ActivationMismatch
     |   +-- QueueFull
+    |   +-- QuotaExceeded
     |   +-- StreamLimit
     |   +-- MessageTooLarge
     |   +-- SequenceAhead
+    |   +-- CredentialMissing
+    |   +-- CredentialInvalid
+    |   +-- ScopeMissing
     |   +-- Draining
     |   +-- StreamEnded
     |   +-- StoreUnavailable
@@ -239,6 +244,12 @@ class AgentNotFound(ServiceError):
     REASON = "AGENT_NOT_FOUND"
 
 
+class KeyNotFound(ServiceError):
+    """No such API key in the namespaces that the credential opens."""
+
+    REASON = "KEY_NOT_FOUND"
+
+
 class SessionExists(ServiceError):
     """The session id is taken.
 
@@ -434,6 +445,15 @@ class QueueFull(ServiceError):
     REASON = "QUEUE_FULL"
 
 
+class QuotaExceeded(ServiceError):
+    """The namespace has as much as it may have.
+
+    Metadata: limit, quota.
+    """
+
+    REASON = "QUOTA_EXCEEDED"
+
+
 class StreamLimit(ServiceError):
     """The server has as many streams as it takes.
 
@@ -459,6 +479,27 @@ class SequenceAhead(ServiceError):
     """
 
     REASON = "SEQUENCE_AHEAD"
+
+
+class CredentialMissing(ServiceError):
+    """The call has no credential, and needs one."""
+
+    REASON = "CREDENTIAL_MISSING"
+
+
+class CredentialInvalid(ServiceError):
+    """The credential is unknown, was revoked, or has expired."""
+
+    REASON = "CREDENTIAL_INVALID"
+
+
+class ScopeMissing(ServiceError):
+    """The credential does not allow the call, or does not open the namespace.
+
+    Metadata: scope (that the call needs), namespace (only where it is about that).
+    """
+
+    REASON = "SCOPE_MISSING"
 
 
 class Draining(ServiceError):

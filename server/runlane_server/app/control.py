@@ -25,6 +25,7 @@ from runlane_server.core.commands import (
     UnpauseRun,
 )
 from runlane_server.core.errors import NotLive, NotOpen, Reason, Refused
+from runlane_server.core.keys import DEFAULT_NAMESPACE
 from runlane_server.core.model import SessionKey
 from runlane_server.core.words import InteractionState, NoticeKind, Phase
 from runlane_server.store.base import InteractionRow, StoredNotice, ToolCallRow
@@ -33,10 +34,14 @@ from runlane_server.store.errors import StoreError
 Sized = TypeVar("Sized", ToolCallRow, InteractionRow)
 
 
-def external_token(secret: bytes, interaction_id: str) -> str:
-    """Returns the token that completes an external wait; it is derived, and stored nowhere."""
-    mac = hmac.digest(secret, interaction_id.encode(), hashlib.sha256)
-    return f"{interaction_id}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
+def external_token(secret: bytes, namespace: str, interaction_id: str) -> str:
+    """Returns the token that completes an external wait; it is derived, and stored nowhere.
+
+    It says all that its bearer needs: the namespace too, where it is not `default`.
+    """
+    name = f"{namespace}/{interaction_id}" if namespace != DEFAULT_NAMESPACE else interaction_id
+    mac = hmac.digest(secret, name.encode(), hashlib.sha256)
+    return f"{name}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
 
 
 PAGE_BYTES = 2 * 1024 * 1024
@@ -82,14 +87,15 @@ class Control(UseCase):
             raise Refused(Reason.INTERACTION_CLOSED, interaction_id=interaction_id)
         return question
 
-    async def find_external(self, namespace: str, token: str) -> InteractionRow:
-        """Reads the interaction that a token completes."""
-        interaction_id = token.rpartition(".")[0]
+    async def find_external(self, token: str) -> tuple[str, InteractionRow]:
+        """Reads the interaction that a token completes; returns its namespace too."""
+        namespace, _, interaction_id = token.rpartition(".")[0].rpartition("/")
+        namespace = namespace or DEFAULT_NAMESPACE
         secret = self.services.store.info.secret
-        right = external_token(secret, interaction_id)
+        right = external_token(secret, namespace, interaction_id)
         if not hmac.compare_digest(right.encode(), token.encode()):
             raise Refused(Reason.INTERACTION_NOT_FOUND)
-        return await self.find_interaction(namespace, "", interaction_id)
+        return namespace, await self.find_interaction(namespace, "", interaction_id)
 
     async def answer_interaction(
         self, caller: Caller, row: InteractionRow, command: AnswerInteraction

@@ -206,10 +206,10 @@ class Execution(UseCase):
             )
         token = ""
         opened = command.outcome
-        if answer.interaction_id and isinstance(opened, Suspend):
-            external = opened.kind is PromptKind.EXTERNAL
+        asked = isinstance(opened, Suspend) and opened.kind is PromptKind.EXTERNAL
+        if answer.interaction_id and asked:
             secret = services.store.info.secret
-            token = external_token(secret, answer.interaction_id) if external else ""
+            token = external_token(secret, key.namespace, answer.interaction_id)
         return CommitView(answer, delivered, control, lost, replayed, token)
 
     async def _committed(

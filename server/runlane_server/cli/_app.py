@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from runlane_server.cli import _chat, _commands, _demo, _serve, _waits
+from runlane_server.cli import _chat, _commands, _demo, _keys, _serve, _waits
+from runlane_server.cli._client import reaching
 
 app = typer.Typer(
     name="runlane",
@@ -24,6 +25,12 @@ start `runlane serve` and `runlane chat first`.""",
 )
 _db = typer.Typer(
     help="Look after the file in which a server keeps its data.", no_args_is_help=True
+)
+
+_key_commands = typer.Typer(
+    help="Make, list and revoke API keys: in the file of a store that no server has open, or "
+    "through the server that has it.",
+    no_args_is_help=True,
 )
 
 
@@ -49,18 +56,22 @@ app.command(rich_help_panel="Server")(_serve.serve)
 app.command(rich_help_panel="Server")(_demo.demo)
 app.add_typer(_db, name="db", rich_help_panel="Server")
 _db.command()(_serve.check)
-app.command(rich_help_panel="Talk")(_chat.chat)
-app.command(rich_help_panel="Talk")(_commands.submit)
-app.command(rich_help_panel="Talk")(_commands.interrupt)
-app.command(rich_help_panel="Talk")(_commands.withdraw)
-app.command(rich_help_panel="Talk")(_commands.fork)
-app.command(rich_help_panel="Talk")(_waits.answer)
-app.command(rich_help_panel="Talk")(_waits.pause)
-app.command(rich_help_panel="Talk")(_waits.unpause)
-app.command(rich_help_panel="Talk")(_waits.restore)
-app.command(rich_help_panel="Look")(_commands.sessions)
-app.command(rich_help_panel="Look")(_commands.runs)
-app.command(rich_help_panel="Look")(_commands.children)
-app.command(rich_help_panel="Look")(_commands.tail)
-app.command(rich_help_panel="Look")(_waits.inbox)
-app.command(rich_help_panel="Look")(_waits.tools)
+app.add_typer(_key_commands, name="keys", rich_help_panel="Server")
+_key_commands.command()(reaching(_keys.create))
+_key_commands.command("list")(reaching(_keys.list_))
+_key_commands.command()(reaching(_keys.revoke))
+app.command(rich_help_panel="Talk")(reaching(_chat.chat))
+app.command(rich_help_panel="Talk")(reaching(_commands.submit))
+app.command(rich_help_panel="Talk")(reaching(_commands.interrupt))
+app.command(rich_help_panel="Talk")(reaching(_commands.withdraw))
+app.command(rich_help_panel="Talk")(reaching(_commands.fork))
+app.command(rich_help_panel="Talk")(reaching(_waits.answer))
+app.command(rich_help_panel="Talk")(reaching(_waits.pause))
+app.command(rich_help_panel="Talk")(reaching(_waits.unpause))
+app.command(rich_help_panel="Talk")(reaching(_waits.restore))
+app.command(rich_help_panel="Look")(reaching(_commands.sessions))
+app.command(rich_help_panel="Look")(reaching(_commands.runs))
+app.command(rich_help_panel="Look")(reaching(_commands.children))
+app.command(rich_help_panel="Look")(reaching(_commands.tail))
+app.command(rich_help_panel="Look")(reaching(_waits.inbox))
+app.command(rich_help_panel="Look")(reaching(_waits.tools))

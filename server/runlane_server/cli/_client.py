@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import ipaddress
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import runlane
@@ -42,6 +45,78 @@ After = Annotated[
 ]
 DEFAULT_TARGET = "127.0.0.1:7480"
 
+_ApiKey = Annotated[
+    str,
+    typer.Option(
+        help="The secret of an API key. A command line can be read by others on this machine: "
+        "rather use the variable.",
+        envvar="RUNLANE_API_KEY",
+        show_default=False,
+        show_envvar=True,
+        rich_help_panel="Connection",
+    ),
+]
+_Namespace = Annotated[
+    str,
+    typer.Option(
+        help="The namespace, for a key that opens more than one.",
+        envvar="RUNLANE_NAMESPACE",
+        show_default=False,
+        rich_help_panel="Connection",
+    ),
+]
+_TlsCa = Annotated[
+    str,
+    typer.Option(
+        help="Use TLS: a file with the authorities of the server's certificate, or `system` for "
+        "those of this machine. `off` sends a key in clear.",
+        envvar="RUNLANE_TLS_CA",
+        show_default=False,
+        rich_help_panel="Connection",
+    ),
+]
+
+
+@dataclass
+class _Access:
+    """How a server is reached beside its address."""
+
+    api_key: str = ""
+    namespace: str = ""
+    tls_ca: str = ""
+
+    @property
+    def tls(self) -> bool | str | None:
+        """As the client takes it."""
+        return {"": None, "system": True, "off": False}.get(self.tls_ca, self.tls_ca)
+
+
+_access = _Access()
+
+
+def reaching(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command that calls a server the options of how it is reached."""
+
+    @functools.wraps(command)
+    def with_access(*args: Any, **given: Any) -> None:
+        for name in _OPTIONS:
+            setattr(_access, name, given.pop(name))
+        command(*args, **given)
+
+    signature = inspect.signature(command)
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default="", annotation=kind)
+        for name, kind in _OPTIONS.items()
+    ]
+    with_access.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), *more]
+    )
+    with_access.__annotations__ = {**command.__annotations__, **_OPTIONS}
+    return with_access
+
+
+_OPTIONS: dict[str, Any] = {"api_key": _ApiKey, "namespace": _Namespace, "tls_ca": _TlsCa}
+
 
 class NotDone(Exception):  # noqa: N818 - the command was carried out, what it asked for was not
     """What the command asked for did not come about; the text says why."""
@@ -60,7 +135,7 @@ def run(target: str, command: Coroutine[Any, Any, None]) -> None:
         raise typer.Exit(1) from None
     except TransportError as error:
         _fail(_transport_text(target, error))
-    except (RunlaneError, NotDone, TimeoutError) as error:
+    except (RunlaneError, NotDone, TimeoutError, OSError) as error:
         _fail(str(error))
     except ValueError as error:
         _fail(str(error), 2)
@@ -103,10 +178,21 @@ async def connected(target: str) -> AsyncIterator[runlane.Client]:
     """Opens a client of a server that is there."""
     # A client waits out a restart of its server. Whoever types a command wants to know at
     # once that nobody is there.
-    async with runlane.Client(target, timeout=_REACH_SECONDS) as probe:
+    async with _client(target, _REACH_SECONDS) as probe:
         await probe.server_info()
-    async with runlane.Client(target, timeout=_CALL_SECONDS, client_name="cli") as client:
+    async with _client(target, _CALL_SECONDS) as client:
         yield client
+
+
+def _client(target: str, timeout: float) -> runlane.Client:
+    return runlane.Client(
+        target,
+        api_key=_access.api_key,
+        namespace=_access.namespace,
+        tls=_access.tls,
+        timeout=timeout,
+        client_name="cli",
+    )
 
 
 def dump(value: object) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from runlane_server.settings import Settings
 
 _SERVER = "Server"
+_ACCESS = "Access"
 _AGENTS = "Agents"
 _LOG = "Log"
 
@@ -49,9 +50,32 @@ InsecureListen = Annotated[
     bool | None,
     typer.Option(
         "--insecure-listen",
-        help="Allow to listen beyond this machine. Nobody is asked for a credential: whoever "
-        "reaches the port can do all.",
+        help="Listen beyond this machine even where nobody is asked for a credential, or "
+        "without TLS.",
         rich_help_panel=_SERVER,
+    ),
+]
+Auth = Annotated[
+    str | None,
+    typer.Option(
+        help="Who may call: whoever reaches the server (none), or whoever has an API key "
+        "(keys); see `runlane keys`.",
+        show_default="none",
+        rich_help_panel=_ACCESS,
+    ),
+]
+TlsCert = Annotated[
+    str | None,
+    typer.Option(help="The server's certificate, a PEM file.", rich_help_panel=_ACCESS),
+]
+TlsKey = Annotated[
+    str | None, typer.Option(help="Its private key, a PEM file.", rich_help_panel=_ACCESS)
+]
+TlsClientCa = Annotated[
+    str | None,
+    typer.Option(
+        help="Authorities, a PEM file; each client must then show a certificate of one.",
+        rich_help_panel=_ACCESS,
     ),
 ]
 DrainGrace = Annotated[
@@ -104,6 +128,10 @@ def serve(
     store: Store = None,
     config: Config = None,
     insecure_listen: InsecureListen = None,
+    auth: Auth = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
     drain_grace_seconds: DrainGrace = None,
     channelz: Channelz = None,
     default_agent: DefaultAgent = None,
@@ -121,6 +149,10 @@ def serve(
         "listen": listen,
         "store": store,
         "insecure_listen": insecure_listen,
+        "auth": auth,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "tls_client_ca": tls_client_ca,
         "drain_grace_seconds": drain_grace_seconds,
         "channelz": channelz,
         "default_agent": default_agent,

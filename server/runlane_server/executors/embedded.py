@@ -30,6 +30,7 @@ class EmbeddedExecutor:
         target: Where the server is; a private socket of it.
         agents: The agents.
         executor_id: Begins with `EMBEDDED_PREFIX`; never used before.
+        api_key: Opens every namespace; empty where nobody is asked for a credential.
 
     Raises:
         ValueError: The id does not begin so.
@@ -41,15 +42,22 @@ class EmbeddedExecutor:
         target: str,
         agents: Iterable[AgentConfig],
         executor_id: str,
+        api_key: str = "",
     ) -> None:
         if not executor_id.startswith(EMBEDDED_PREFIX):
             raise ValueError(f"{executor_id!r} does not begin with {EMBEDDED_PREFIX!r}")
         self._target = target
         self._executor_id = executor_id
+        self._api_key = api_key
         self._configs = tuple(agents)
+        self._places = [
+            (index, namespace)
+            for index, config in enumerate(self._configs)
+            for namespace in config.namespaces
+        ]
         # Made here, so that what is wrong with one is known before the server takes calls.
         self._models: list[ServerModel] = [build_model(config.model) for config in self._configs]
-        self._client: Client | None = None
+        self._clients: dict[str, Client] = {}
         self._executors: dict[int, Executor] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._draining = asyncio.Event()
@@ -60,18 +68,24 @@ class EmbeddedExecutor:
         Raises:
             SettingsError: The tools of an agent do not fit together.
         """
-        self._client = Client(self._target, client_name="embedded")
-        for index, config in enumerate(self._configs):
-            self._executors[index] = self._make(index, 0)
-            self._tasks.append(asyncio.create_task(self._run(index, config.name)))
+        for namespace in {namespace for _, namespace in self._places}:
+            self._clients[namespace] = Client(
+                self._target,
+                client_name="embedded",
+                api_key=self._api_key,
+                namespace=namespace if self._api_key else "",
+            )
+        for place, (index, _) in enumerate(self._places):
+            self._executors[place] = self._make(place, 0)
+            self._tasks.append(asyncio.create_task(self._run(place, self._configs[index].name)))
 
-    def _make(self, index: int, attempt: int) -> Executor:
+    def _make(self, place: int, attempt: int) -> Executor:
+        index, namespace = self._places[place]
         config = self._configs[index]
-        assert self._client is not None, "it was started"  # noqa: S101 - invariant
         suffix = f"-{attempt}" if attempt else ""
         try:
             return Executor(
-                self._client,
+                self._clients[namespace],
                 Agent(
                     name=config.name,
                     model=self._models[index],
@@ -84,7 +98,7 @@ class EmbeddedExecutor:
                     ask_question=config.ask_question,
                     policies=config.policies,
                 ),
-                executor_id=f"{self._executor_id}-{index + 1}{suffix}",
+                executor_id=f"{self._executor_id}-{place + 1}{suffix}",
                 concurrency=config.concurrency,
             )
         except ValueError as error:
@@ -105,16 +119,16 @@ class EmbeddedExecutor:
         self._tasks.clear()
         for model in self._models:
             await model.aclose()
-        if self._client is not None:
-            await self._client.aclose()
+        for client in self._clients.values():
+            await client.aclose()
 
-    async def _run(self, index: int, agent: str) -> None:
+    async def _run(self, place: int, agent: str) -> None:
         attempt = 0
         while not self._draining.is_set():
             try:
                 if attempt:
-                    self._executors[index] = self._make(index, attempt)
-                await self._executors[index].run()
+                    self._executors[place] = self._make(place, attempt)
+                await self._executors[place].run()
                 return
             except ToolError as error:
                 # A server of tools may come up after this one.

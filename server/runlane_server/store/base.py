@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from runlane_server.core.keys import ApiKey
 from runlane_server.core.model import SessionKey, SessionRecord
 from runlane_server.core.rows import Row
 from runlane_server.core.words import (
@@ -646,6 +647,12 @@ class Store(Protocol):
 
     async def drained_executors(self) -> list[tuple[str, str]]:
         """Reads (namespace, executor_id) of all drained executors."""
+
+    async def api_keys(self) -> list[ApiKey]:
+        """Reads all API keys, also revoked ones, ascending by (create_time, key_id)."""
+
+    async def save_api_key(self, key: ApiKey) -> None:
+        """Adds an API key, durable on return; of one that is there, sets revoke_time once."""
 
     async def sweep(self, key: SessionKey, max_rows: int) -> bool:
         """Removes up to `max_rows` rows of a deleted session; True once none is left.

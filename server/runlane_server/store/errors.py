@@ -3,7 +3,8 @@
 StoreError
 ├── StoreUnavailable    not now: disk full, locked, gone; whether a write was made is open
 ├── StoreCorrupt        what it holds fails its checks
-└── StoreRefused        it will not be opened: in use, of an unknown version, changed by hand
+└── StoreRefused        it will not be opened: of an unknown version, changed by hand
+    └── StoreHeld       another process has it
 """
 
 
@@ -21,3 +22,7 @@ class StoreCorrupt(StoreError):  # noqa: N818 - named for the state
 
 class StoreRefused(StoreError):  # noqa: N818 - named for the act
     """The store will not be opened; nothing was changed."""
+
+
+class StoreHeld(StoreRefused):
+    """Another process has the store."""

@@ -1,23 +1,63 @@
 """AdminService."""
 
-from runlane.v1 import admin_service_pb2 as pb
+from typing import Protocol
 
-from runlane_server.app.views import RunView
+from runlane.v1 import admin_service_pb2 as pb
+from runlane.v1 import api_key_pb2
+
+from runlane_server.app.keys import Grant, MadeKey, NewKey
+from runlane_server.app.views import Page, RunView
+from runlane_server.core.keys import ApiKey, Scope, scope_bits, scopes_of
 from runlane_server.transport import requests, responses
 from runlane_server.transport.binding import Call
 from runlane_server.transport.paging import Pager, after_page, fill, page_limit
 from runlane_server.transport.port import AppPort
+from runlane_server.transport.values import duration_micros, timestamp
+
+
+class KeysPort(Protocol):
+    """What makes and ends API keys."""
+
+    async def create(self, grant: Grant, namespace: str, asked: NewKey, /) -> MadeKey:
+        """Makes a key."""
+
+    async def list(
+        self, grant: Grant, after: tuple[int, str] | None, limit: int, /, *, ended: bool
+    ) -> Page[ApiKey]:
+        """Lists keys."""
+
+    async def revoke(self, grant: Grant, key_id: str, /) -> ApiKey:
+        """Ends a key."""
 
 
 def _run(view: RunView) -> tuple[int, str]:
     return view.facts.create_time, view.facts.run_id
 
 
+def _key(key: ApiKey) -> tuple[int, str]:
+    return key.create_time, key.key_id
+
+
+def api_key(key: ApiKey) -> api_key_pb2.ApiKey:
+    """Shows a key."""
+    return api_key_pb2.ApiKey(
+        key_id=key.key_id,
+        name=key.name,
+        namespace=key.namespace,
+        scopes=[api_key_pb2.ApiKey.Scope.ValueType(scope) for scope in scopes_of(key.scopes)],
+        last_characters=key.last_characters,
+        create_time=timestamp(key.create_time),
+        expire_time=timestamp(key.expire_time),
+        revoke_time=timestamp(key.revoke_time),
+    )
+
+
 class AdminServicer:
     """Converts, calls one use case, converts back."""
 
-    def __init__(self, app: AppPort) -> None:
+    def __init__(self, app: AppPort, keys: KeysPort) -> None:
         self._app = app
+        self._keys = keys
 
     async def list_stalled_runs(
         self, request: pb.ListStalledRunsRequest, call: Call
@@ -40,4 +80,37 @@ class AdminServicer:
             run=responses.run(done.answer.run),
             sequence=done.answer.sequence,
             replayed=done.replayed,
+        )
+
+    async def create_key(self, request: pb.CreateKeyRequest, call: Call) -> pb.CreateKeyResponse:
+        """Makes an API key."""
+        asked = NewKey(
+            request.name,
+            request.namespace or call.namespace,
+            scope_bits(*map(Scope, request.scopes)),
+            duration_micros(request.expire_duration, "expire_duration"),
+            request.request_id,
+        )
+        made = await self._keys.create(call.grant, call.namespace, asked)
+        return pb.CreateKeyResponse(
+            key=api_key(made.key), secret=made.secret, replayed=not made.secret
+        )
+
+    async def list_keys(self, request: pb.ListKeysRequest, call: Call) -> pb.ListKeysResponse:
+        """Lists the API keys."""
+        pager = Pager(call.method, call.namespace, request.include_ended)
+        page = await self._keys.list(
+            call.grant,
+            pager.place(request.page_token),
+            page_limit(request.page_size),
+            ended=request.include_ended,
+        )
+        shown = fill(page.items, api_key)
+        after = after_page(page, shown, _key)
+        return pb.ListKeysResponse(keys=shown, next_page_token=pager.token(after))
+
+    async def revoke_key(self, request: pb.RevokeKeyRequest, call: Call) -> pb.RevokeKeyResponse:
+        """Ends an API key."""
+        return pb.RevokeKeyResponse(
+            key=api_key(await self._keys.revoke(call.grant, request.key_id))
         )

@@ -15,8 +15,18 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from runlane_server.app.keys import NO_GRANT, Grant
 from runlane_server.app.views import Caller
 from runlane_server.core.errors import Reason, Refused, invalid
+from runlane_server.transport.access import (
+    NOBODY,
+    SCOPES,
+    Anybody,
+    Identity,
+    namespace_of,
+    said,
+    wrong_client,
+)
 from runlane_server.transport.errors import status_of
 from runlane_server.transport.hashing import request_hash
 from runlane_server.transport.validation import validate
@@ -24,10 +34,6 @@ from runlane_server.transport.validation import validate
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Answer = Message | bytes
 
-_NAMESPACE = "runlane-namespace"
-_CLIENT = "runlane-client"
-_DEFAULT_NAMESPACE = "default"
-_CLIENT_NAME = re.compile(r"[ -~]{1,64}")
 # An executor may still commit what it has, and give back what it cannot finish.
 _OPEN_WHILE_DRAINING = frozenset(
     {"GetServerInfo", "Commit", "Heartbeat", "DrainExecutor", "StreamModelContext"}
@@ -45,6 +51,7 @@ class Call(NamedTuple):
     client: str
     method: str
     context: Context
+    grant: Grant = NO_GRANT
 
     def caller(self, request_id: str = "", *parts: Any, actor: str = "") -> Caller:
         """Returns who calls; `parts` are all that was asked but request_id and waits."""
@@ -73,9 +80,10 @@ class _ClientGone(Exception):  # noqa: N818 - nothing went wrong
 
 
 class Door:
-    """What all calls go through: it counts them, and closes when the server drains."""
+    """What all calls go through: it asks who is there, counts them, and closes at a drain."""
 
-    def __init__(self) -> None:
+    def __init__(self, identity: Identity | None = None) -> None:
+        self.identity: Identity = identity or Anybody()
         self.draining = False
         self._entered = 0
         self._inside = 0
@@ -129,7 +137,18 @@ def service_handler(
 class _Entry:
     """What happens before a handler of one method is called, and after it failed."""
 
-    __slots__ = ("_door", "_open", "_parse", "_request", "enter", "leave", "name")
+    __slots__ = (
+        "_door",
+        "_grant",
+        "_lasts",
+        "_needed",
+        "_open",
+        "_parse",
+        "_request",
+        "enter",
+        "leave",
+        "name",
+    )
 
     def __init__(self, method: MethodDescriptor, door: Door) -> None:
         self._door = door
@@ -139,22 +158,35 @@ class _Entry:
         self.enter = door.enter
         self.leave = door.leave
         self.name = method.name
+        self._grant = door.identity.grant
+        self._needed = SCOPES[f"{method.containing_service.name}/{method.name}"]
+        self._lasts = (
+            method.server_streaming
+            or method.client_streaming
+            or "wait_duration" in method.input_type.fields_by_name
+        )
 
-    def admit(self, context: Context) -> Call:
+    async def admit(self, context: Context) -> Call:
         """Returns who calls, or refuses them."""
+        bearer, asked, client = said(context)
+        grant, actor = await self._grant(context, bearer, client or "client", self._needed)
         if self._door.draining and not self._open:
             raise Refused(Reason.DRAINING, "the server is stopping")
-        namespace = _DEFAULT_NAMESPACE
-        client = "client"
-        for key, value in context.invocation_metadata() or ():
-            if key == _NAMESPACE:
-                if value != _DEFAULT_NAMESPACE:
-                    raise invalid(_NAMESPACE, "must be absent or `default`")
-            elif key == _CLIENT:
-                if not isinstance(value, str) or not _CLIENT_NAME.fullmatch(value):
-                    raise invalid(_CLIENT, "must be 1 to 64 printable ASCII characters")
-                client = f"client:{value}"
-        return Call(namespace, client, self.name, context)
+        if client is None:
+            raise wrong_client()
+        namespace = namespace_of(asked, grant, self._needed)
+        if self._lasts and grant is not NO_GRANT and grant is not NOBODY:
+            task = asyncio.current_task()
+            assert task is not None, "gRPC runs each call in a task"  # noqa: S101 - invariant
+            grant.calls.add(task)
+        return Call(namespace, actor, self.name, context, grant)
+
+    def release(self, call: Call | None) -> None:
+        """Lets the end of a credential pass by a call that is over."""
+        if self._lasts and call is not None:
+            task = asyncio.current_task()
+            call.grant.calls.discard(task)
+            call.grant.cut.discard(task)
 
     def request(self, raw: bytes) -> Any:
         """Returns the request once it is valid."""
@@ -165,16 +197,20 @@ class _Entry:
         validate(request, len(raw))
         return request
 
-    def fail(self, context: Context, error: BaseException) -> None:
+    def fail(self, context: Context, error: BaseException, call: Call | None) -> None:
         """Gives the call a status, or raises the error where the call itself was cancelled."""
         if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            cut = call is not None and task in call.grant.cut
+            if task is not None and task.cancelling() > cut:
                 # Whoever swallows this leaks the call.
                 raise error
-            # Something that the handler awaited was cancelled by somebody else: raised here,
+            if task is not None and cut:
+                task.uncancel()
+                error = Refused(Reason.CREDENTIAL_INVALID, "the credential has ended")
+            # Else something that the handler awaited was cancelled by somebody else: raised here,
             # it would leave the client without a status.
-            if self._door.draining:
+            elif self._door.draining:
                 error = Refused(Reason.DRAINING, "the server is stopping")
         elif not isinstance(error, Exception):
             raise error
@@ -193,13 +229,15 @@ def _unary_unary(
 ) -> Callable[[bytes, Context], Awaitable[bytes]]:
     async def handle(raw: bytes, context: Context) -> bytes:
         entry.enter()
+        call: Call | None = None
         try:
-            call = entry.admit(context)
+            call = await entry.admit(context)
             return _encoded(await handler(entry.request(raw), call))
         except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
-            entry.fail(context, error)
+            entry.fail(context, error, call)
             return b""
         finally:
+            entry.release(call)
             entry.leave()
 
     return handle
@@ -211,8 +249,9 @@ def _unary_stream(
     async def handle(raw: bytes, context: Context) -> None:
         entry.enter()
         frames: AsyncIterator[Answer] | None = None
+        call: Call | None = None
         try:
-            call = entry.admit(context)
+            call = await entry.admit(context)
             frames = handler(entry.request(raw), call)
             async for frame in frames:
                 try:
@@ -223,8 +262,9 @@ def _unary_stream(
             # gRPC takes this as the end of the call, and tries to send no status.
             raise asyncio.CancelledError from None
         except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
-            entry.fail(context, error)
+            entry.fail(context, error, call)
         finally:
+            entry.release(call)
             try:
                 if frames is not None:
                     await close(frames)
@@ -243,14 +283,16 @@ def _stream_unary(
 
     async def handle(raw_requests: AsyncIterable[bytes], context: Context) -> bytes:
         entry.enter()
+        call: Call | None = None
         try:
-            call = entry.admit(context)
+            call = await entry.admit(context)
             return _encoded(await handler(requests(raw_requests), call))
         except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
-            entry.fail(context, error)
+            entry.fail(context, error, call)
             await _read_out(raw_requests)
             return b""
         finally:
+            entry.release(call)
             entry.leave()
 
     return handle

@@ -64,7 +64,8 @@ class ControlCalls:
         self, request: pb.CompleteExternalRequest, call: Call
     ) -> pb.CompleteExternalResponse:
         """Completes an external wait; its token is all that this takes."""
-        row = await self._app.find_external(call.namespace, request.token)
+        namespace, row = await self._app.find_external(request.token)
+        call = call._replace(namespace=namespace)
         if row.kind is not PromptKind.EXTERNAL:
             raise Refused(Reason.INTERACTION_NOT_FOUND)
         answer = interactions.Answer(external=request.answer)

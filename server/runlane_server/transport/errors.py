@@ -72,6 +72,7 @@ TABLE: dict[Reason, ErrorRow] = {
     Reason.INTERACTION_NOT_FOUND: _NOT_FOUND,
     Reason.TOOL_CALL_NOT_FOUND: _NOT_FOUND,
     Reason.AGENT_NOT_FOUND: _NOT_FOUND,
+    Reason.KEY_NOT_FOUND: _NOT_FOUND,
     Reason.SESSION_EXISTS: _EXISTS,
     Reason.REQUEST_ID_REUSED: _EXISTS,
     Reason.SESSION_BUSY: _PRECONDITION,
@@ -94,9 +95,13 @@ TABLE: dict[Reason, ErrorRow] = {
     Reason.ETAG_MISMATCH: _ABORTED,
     Reason.ACTIVATION_MISMATCH: _ABORTED,
     Reason.QUEUE_FULL: _EXHAUSTED,
+    Reason.QUOTA_EXCEEDED: _EXHAUSTED,
     Reason.STREAM_LIMIT: _EXHAUSTED,
     Reason.MESSAGE_TOO_LARGE: _EXHAUSTED,
     Reason.SEQUENCE_AHEAD: ErrorRow(grpc.StatusCode.OUT_OF_RANGE),
+    Reason.CREDENTIAL_MISSING: ErrorRow(grpc.StatusCode.UNAUTHENTICATED),
+    Reason.CREDENTIAL_INVALID: ErrorRow(grpc.StatusCode.UNAUTHENTICATED),
+    Reason.SCOPE_MISSING: ErrorRow(grpc.StatusCode.PERMISSION_DENIED),
     Reason.DRAINING: ErrorRow(grpc.StatusCode.UNAVAILABLE, Detail.RETRY, 1000),
     Reason.STREAM_ENDED: ErrorRow(grpc.StatusCode.UNAVAILABLE, Detail.RETRY, 200),
     Reason.STORE_UNAVAILABLE: ErrorRow(grpc.StatusCode.UNAVAILABLE, Detail.RETRY, 1000),
@@ -210,7 +215,7 @@ def _extra(row: ErrorRow, refused: Refused, message: str) -> Any:
         return failure
     if row.detail is Detail.QUOTA:
         quota = error_details_pb2.QuotaFailure()
-        subject = refused.metadata.get("queue", "")
+        subject = refused.metadata.get("queue") or refused.metadata.get("quota", "")
         quota.violations.add(subject=_cut(subject, _VALUE_BYTES_MAX), description=message)
         return quota
     if row.detail is Detail.RETRY:

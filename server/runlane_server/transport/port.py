@@ -116,7 +116,7 @@ class AppPort(Protocol):
     ) -> InteractionRow:
         """Reads the interaction that an answer names."""
 
-    async def find_external(self, namespace: str, token: str, /) -> InteractionRow:
+    async def find_external(self, token: str, /) -> tuple[str, InteractionRow]:
         """Reads the interaction that a token completes."""
 
     async def answer_interaction(

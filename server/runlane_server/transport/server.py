@@ -16,7 +16,8 @@ from runlane.v1 import (
     session_service_pb2,
 )
 
-from runlane_server.transport.admin import AdminServicer
+from runlane_server.transport.access import Identity
+from runlane_server.transport.admin import AdminServicer, KeysPort
 from runlane_server.transport.binding import Door, service_handler
 from runlane_server.transport.executor import ExecutorServicer
 from runlane_server.transport.history import HistoryServicer
@@ -25,6 +26,7 @@ from runlane_server.transport.port import AppPort
 from runlane_server.transport.reflection import REFLECTION_SERVICES, add_reflection
 from runlane_server.transport.server_info import ServerServicer
 from runlane_server.transport.session import SessionServicer
+from runlane_server.transport.tls import TlsFiles, TlsReloader
 
 PENDING_CALLS_MAX = 20_000
 
@@ -85,17 +87,31 @@ def _options(settings: GrpcSettings) -> list[tuple[str, Any]]:
 class GrpcServer:
     """Serves an app. Made, started and drained on one event loop."""
 
-    def __init__(self, app: AppPort, settings: GrpcSettings | None = None) -> None:
+    def __init__(
+        self,
+        app: AppPort,
+        keys: KeysPort,
+        settings: GrpcSettings | None = None,
+        identity: Identity | None = None,
+    ) -> None:
+        """Makes a server.
+
+        Args:
+            app: What it serves.
+            keys: What AdminService makes and ends API keys with.
+            settings: Of the transport.
+            identity: Tells who calls; None: nobody is asked.
+        """
         settings = settings or GrpcSettings()
         self._app = app
-        self._door = Door()
+        self._door = Door(identity)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_options(settings))
         servicers = (
             SessionServicer(app),
             HistoryServicer(app),
             ExecutorServicer(app),
-            AdminServicer(app),
+            AdminServicer(app, keys),
             ServerServicer(app),
         )
         handlers = [
@@ -115,16 +131,30 @@ class GrpcServer:
         if settings.reflection:
             add_reflection(self._server, (*names, *REFLECTION_SERVICES))
 
-    async def start(self, addresses: Sequence[str]) -> list[int]:
+    async def start(self, addresses: Sequence[str], tls: TlsFiles | None = None) -> list[int]:
         """Listens on HOST:PORT and unix:PATH addresses.
+
+        Args:
+            addresses: Where.
+            tls: Speak TLS on all but socket files, which nobody on the way can read.
 
         Returns:
             The port of each address; 0 for a socket file.
+
+        Raises:
+            OSError: The files of `tls` are not fit.
+            RuntimeError: An address is taken, or is none.
         """
-        ports = [
-            self._server.add_insecure_port(address) * (not address.startswith("unix:"))
-            for address in addresses
-        ]
+        secure = TlsReloader(tls).credentials() if tls is not None else None
+        ports = []
+        for address in addresses:
+            if address.startswith("unix:"):
+                self._server.add_insecure_port(address)
+                ports.append(0)
+            elif secure is not None:
+                ports.append(self._server.add_secure_port(address, secure))
+            else:
+                ports.append(self._server.add_insecure_port(address))
         await self._server.start()
         for name in ("", *(service.full_name for service in SERVICES)):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)

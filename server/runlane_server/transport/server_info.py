@@ -3,6 +3,7 @@
 from runlane.v1 import server_service_pb2 as pb
 
 from runlane_server.transport import responses
+from runlane_server.transport.access import NOBODY
 from runlane_server.transport.binding import Call
 from runlane_server.transport.port import AppPort
 
@@ -14,7 +15,10 @@ class ServerServicer:
         self._app = app
 
     async def get_server_info(
-        self, _request: pb.GetServerInfoRequest, _call: Call
+        self, _request: pb.GetServerInfoRequest, call: Call
     ) -> pb.GetServerInfoResponse:
-        """Describes the server."""
-        return responses.server_info(self._app.server_info())
+        """Describes the server; to who shows no credential, no more than it must."""
+        told = responses.server_info(self._app.server_info())
+        if call.grant is NOBODY:
+            return pb.GetServerInfoResponse(version=told.version, features=told.features)
+        return told

@@ -237,7 +237,7 @@ class FakeApp:
 
     async def find_external(self, *args):
         await self._ask("find_external", *args)
-        return self.interaction
+        return "default", self.interaction
 
     async def answer_interaction(self, *args):
         await self._ask("answer_interaction", *args)
@@ -398,9 +398,9 @@ class FakeApp:
 
 
 @asynccontextmanager
-async def serving(app, settings=None):
+async def serving(app, settings=None, identity=None):
     """Gives server and channel."""
-    server = GrpcServer(app, settings or GrpcSettings())
+    server = GrpcServer(app, app, settings or GrpcSettings(), identity)
     (port,) = await server.start(["127.0.0.1:0"])
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     try:

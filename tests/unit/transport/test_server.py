@@ -436,7 +436,7 @@ async def test_pages_are_cut_by_bytes_and_go_on_after_the_last_one_sent():
 
 async def test_a_socket_file_and_a_port_that_is_taken(tmp_path):
     async with serving(FakeApp()) as (_, _channel):
-        server = GrpcServer(FakeApp())
+        server = GrpcServer(FakeApp(), FakeApp())
         path = f"unix:{tmp_path}/s"
         ports = await server.start([path, "127.0.0.1:0"])
         assert ports[0] == 0
@@ -444,7 +444,7 @@ async def test_a_socket_file_and_a_port_that_is_taken(tmp_path):
         async with grpc.aio.insecure_channel(path) as channel:
             stub = server_service_pb2_grpc.ServerServiceStub(channel)
             await stub.GetServerInfo(server_service_pb2.GetServerInfoRequest())
-        second = GrpcServer(FakeApp())
+        second = GrpcServer(FakeApp(), FakeApp())
         with pytest.raises(RuntimeError):
             await second.start([f"127.0.0.1:{ports[1]}"])
         await server.drain(1)

@@ -166,7 +166,7 @@ async def test_a_token_completes_an_external_wait_and_nothing_else():
         completed = await stub.CompleteExternal(request)
         assert completed.interaction.interaction_id == "int_1"
         (_, *looked), (_, _, _, command) = app.asked
-        assert looked == ["default", "int_1.0123456789"]
+        assert looked == ["int_1.0123456789"]
         assert (command.version, command.outcome) == (3, ToolOutcome.ERROR)
         request.answer.result_json = "{"
         found = await failing(stub.CompleteExternal(request))

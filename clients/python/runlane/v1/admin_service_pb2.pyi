@@ -5,8 +5,10 @@ isort:skip_file
 
 from collections import abc as abc
 from google.protobuf import descriptor as descriptor
+from google.protobuf import duration_pb2 as duration_pb2
 from google.protobuf import message as message
 from google.protobuf.internal import containers as containers
+from runlane.v1 import api_key_pb2 as api_key_pb2
 from runlane.v1 import run_pb2 as run_pb2
 import builtins as builtins
 import sys
@@ -128,5 +130,175 @@ class SettleRunResponse(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["replayed", b"replayed", "run", b"run", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CreateKeyRequest(message.Message):
+    """Request of CreateKey."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    SCOPES_FIELD_NUMBER: builtins.int
+    EXPIRE_DURATION_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Whom it stands for; required."""
+    namespace: builtins.str
+    """The namespace that it opens; empty: that of the call; `*`: every one, for which the
+    caller's own credential must open every one.
+    """
+    request_id: builtins.str
+    """Makes the call idempotent; empty = none. The answer of a repeat has no secret."""
+    @builtins.property
+    def scopes(self) -> containers.RepeatedScalarFieldContainer[api_key_pb2.ApiKey.Scope.ValueType]:
+        """What it may do; at least one scope."""
+
+    @builtins.property
+    def expire_duration(self) -> duration_pb2.Duration:
+        """How long it lives; unset: until it is revoked."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        namespace: builtins.str = ...,
+        scopes: abc.Iterable[api_key_pb2.ApiKey.Scope.ValueType] | None = ...,
+        expire_duration: duration_pb2.Duration | None = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["expire_duration", b"expire_duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["expire_duration", b"expire_duration", "name", b"name", "namespace", b"namespace", "request_id", b"request_id", "scopes", b"scopes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class CreateKeyResponse(message.Message):
+    """Answer of CreateKey."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    SECRET_FIELD_NUMBER: builtins.int
+    REPLAYED_FIELD_NUMBER: builtins.int
+    secret: builtins.str
+    """What proves it: sent as `authorization: Bearer` and this. It is told once and kept
+    nowhere. Where it was lost, revoke the key and make another one.
+    """
+    replayed: builtins.bool
+    """True where the answer is that of an earlier call with the same request_id."""
+    @builtins.property
+    def key(self) -> api_key_pb2.ApiKey:
+        """The key."""
+
+    def __init__(
+        self,
+        *,
+        key: api_key_pb2.ApiKey | None = ...,
+        secret: builtins.str = ...,
+        replayed: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["key", b"key", "replayed", b"replayed", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ListKeysRequest(message.Message):
+    """Request of ListKeys."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    INCLUDE_ENDED_FIELD_NUMBER: builtins.int
+    page_size: builtins.int
+    """How many: default 50, above 1,000 cut to it. A page also ends at 2 MiB."""
+    page_token: builtins.str
+    """Where to go on; empty: at the start. Bound to the other arguments."""
+    include_ended: builtins.bool
+    """Also those that have expired or were revoked."""
+    def __init__(
+        self,
+        *,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+        include_ended: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["include_ended", b"include_ended", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ListKeysResponse(message.Message):
+    """Answer of ListKeys."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Where the next page starts; empty: this was the last."""
+    @builtins.property
+    def keys(self) -> containers.RepeatedCompositeFieldContainer[api_key_pb2.ApiKey]:
+        """The keys."""
+
+    def __init__(
+        self,
+        *,
+        keys: abc.Iterable[api_key_pb2.ApiKey] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["keys", b"keys", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RevokeKeyRequest(message.Message):
+    """Request of RevokeKey."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: builtins.int
+    key_id: builtins.str
+    """The key; required."""
+    def __init__(
+        self,
+        *,
+        key_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["key_id", b"key_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class RevokeKeyResponse(message.Message):
+    """Answer of RevokeKey."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    @builtins.property
+    def key(self) -> api_key_pb2.ApiKey:
+        """The key."""
+
+    def __init__(
+        self,
+        *,
+        key: api_key_pb2.ApiKey | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["key", b"key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

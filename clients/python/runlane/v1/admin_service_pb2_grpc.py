@@ -45,6 +45,21 @@ class AdminServiceStub(object):
                 request_serializer=runlane_dot_v1_dot_admin__service__pb2.SettleRunRequest.SerializeToString,
                 response_deserializer=runlane_dot_v1_dot_admin__service__pb2.SettleRunResponse.FromString,
                 _registered_method=True)
+        self.CreateKey = channel.unary_unary(
+                '/runlane.v1.AdminService/CreateKey',
+                request_serializer=runlane_dot_v1_dot_admin__service__pb2.CreateKeyRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_admin__service__pb2.CreateKeyResponse.FromString,
+                _registered_method=True)
+        self.ListKeys = channel.unary_unary(
+                '/runlane.v1.AdminService/ListKeys',
+                request_serializer=runlane_dot_v1_dot_admin__service__pb2.ListKeysRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_admin__service__pb2.ListKeysResponse.FromString,
+                _registered_method=True)
+        self.RevokeKey = channel.unary_unary(
+                '/runlane.v1.AdminService/RevokeKey',
+                request_serializer=runlane_dot_v1_dot_admin__service__pb2.RevokeKeyRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_admin__service__pb2.RevokeKeyResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -66,6 +81,30 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateKey(self, request, context):
+        """Makes an API key. Fails with QUOTA_EXCEEDED, or with SCOPE_MISSING for a namespace that
+        the caller's credential does not open.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListKeys(self, request, context):
+        """Lists the API keys of the namespaces that the caller's credential opens, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeKey(self, request, context):
+        """Ends an API key for good, and the streams and waits that it has open, within a second on
+        the server that is called. One that was revoked before is returned unchanged. Fails with
+        KEY_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -78,6 +117,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.SettleRun,
                     request_deserializer=runlane_dot_v1_dot_admin__service__pb2.SettleRunRequest.FromString,
                     response_serializer=runlane_dot_v1_dot_admin__service__pb2.SettleRunResponse.SerializeToString,
+            ),
+            'CreateKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateKey,
+                    request_deserializer=runlane_dot_v1_dot_admin__service__pb2.CreateKeyRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_admin__service__pb2.CreateKeyResponse.SerializeToString,
+            ),
+            'ListKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKeys,
+                    request_deserializer=runlane_dot_v1_dot_admin__service__pb2.ListKeysRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_admin__service__pb2.ListKeysResponse.SerializeToString,
+            ),
+            'RevokeKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeKey,
+                    request_deserializer=runlane_dot_v1_dot_admin__service__pb2.RevokeKeyRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_admin__service__pb2.RevokeKeyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,6 +189,87 @@ class AdminService(object):
             '/runlane.v1.AdminService/SettleRun',
             runlane_dot_v1_dot_admin__service__pb2.SettleRunRequest.SerializeToString,
             runlane_dot_v1_dot_admin__service__pb2.SettleRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.AdminService/CreateKey',
+            runlane_dot_v1_dot_admin__service__pb2.CreateKeyRequest.SerializeToString,
+            runlane_dot_v1_dot_admin__service__pb2.CreateKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.AdminService/ListKeys',
+            runlane_dot_v1_dot_admin__service__pb2.ListKeysRequest.SerializeToString,
+            runlane_dot_v1_dot_admin__service__pb2.ListKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.AdminService/RevokeKey',
+            runlane_dot_v1_dot_admin__service__pb2.RevokeKeyRequest.SerializeToString,
+            runlane_dot_v1_dot_admin__service__pb2.RevokeKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

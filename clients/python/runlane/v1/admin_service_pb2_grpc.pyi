@@ -39,6 +39,17 @@ class AdminServiceStub:
     """Ends a live run by hand, whatever it is doing: FAILED or CANCELLED, or OUTCOME_UNKNOWN
     where a call is claimed. Fails with RUN_NOT_FOUND. A terminal one is returned unchanged.
     """
+    CreateKey: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.CreateKeyRequest, _admin_service_pb2.CreateKeyResponse]
+    """Makes an API key. Fails with QUOTA_EXCEEDED, or with SCOPE_MISSING for a namespace that
+    the caller's credential does not open.
+    """
+    ListKeys: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListKeysRequest, _admin_service_pb2.ListKeysResponse]
+    """Lists the API keys of the namespaces that the caller's credential opens, oldest first."""
+    RevokeKey: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.RevokeKeyRequest, _admin_service_pb2.RevokeKeyResponse]
+    """Ends an API key for good, and the streams and waits that it has open, within a second on
+    the server that is called. One that was revoked before is returned unchanged. Fails with
+    KEY_NOT_FOUND.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -50,6 +61,17 @@ class AdminServiceAsyncStub(AdminServiceStub):
     SettleRun: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.SettleRunRequest, _admin_service_pb2.SettleRunResponse]  # type: ignore[assignment]
     """Ends a live run by hand, whatever it is doing: FAILED or CANCELLED, or OUTCOME_UNKNOWN
     where a call is claimed. Fails with RUN_NOT_FOUND. A terminal one is returned unchanged.
+    """
+    CreateKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateKeyRequest, _admin_service_pb2.CreateKeyResponse]  # type: ignore[assignment]
+    """Makes an API key. Fails with QUOTA_EXCEEDED, or with SCOPE_MISSING for a namespace that
+    the caller's credential does not open.
+    """
+    ListKeys: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListKeysRequest, _admin_service_pb2.ListKeysResponse]  # type: ignore[assignment]
+    """Lists the API keys of the namespaces that the caller's credential opens, oldest first."""
+    RevokeKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RevokeKeyRequest, _admin_service_pb2.RevokeKeyResponse]  # type: ignore[assignment]
+    """Ends an API key for good, and the streams and waits that it has open, within a second on
+    the server that is called. One that was revoked before is returned unchanged. Fails with
+    KEY_NOT_FOUND.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -71,6 +93,35 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_service_pb2.SettleRunResponse, _abc.Awaitable[_admin_service_pb2.SettleRunResponse]]:
         """Ends a live run by hand, whatever it is doing: FAILED or CANCELLED, or OUTCOME_UNKNOWN
         where a call is claimed. Fails with RUN_NOT_FOUND. A terminal one is returned unchanged.
+        """
+
+    @_abc_1.abstractmethod
+    def CreateKey(
+        self,
+        request: _admin_service_pb2.CreateKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.CreateKeyResponse, _abc.Awaitable[_admin_service_pb2.CreateKeyResponse]]:
+        """Makes an API key. Fails with QUOTA_EXCEEDED, or with SCOPE_MISSING for a namespace that
+        the caller's credential does not open.
+        """
+
+    @_abc_1.abstractmethod
+    def ListKeys(
+        self,
+        request: _admin_service_pb2.ListKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListKeysResponse, _abc.Awaitable[_admin_service_pb2.ListKeysResponse]]:
+        """Lists the API keys of the namespaces that the caller's credential opens, oldest first."""
+
+    @_abc_1.abstractmethod
+    def RevokeKey(
+        self,
+        request: _admin_service_pb2.RevokeKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.RevokeKeyResponse, _abc.Awaitable[_admin_service_pb2.RevokeKeyResponse]]:
+        """Ends an API key for good, and the streams and waits that it has open, within a second on
+        the server that is called. One that was revoked before is returned unchanged. Fails with
+        KEY_NOT_FOUND.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -54,6 +54,8 @@ class _ErrorReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ErrorReaso
     """NOT_FOUND: the setting `agents` lists the allowed names, and this is not one. Metadata:
     agent.
     """
+    ERROR_REASON_KEY_NOT_FOUND: _ErrorReason.ValueType  # 29
+    """NOT_FOUND: no such API key in the namespaces that the credential opens."""
     ERROR_REASON_SESSION_EXISTS: _ErrorReason.ValueType  # 30
     """ALREADY_EXISTS: the session id is taken. Metadata: session_id, deleted (true where it was
     used by a session since deleted).
@@ -114,12 +116,22 @@ class _ErrorReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ErrorReaso
     """ABORTED: expected_activation_id is not the current one. Metadata: activation_id."""
     ERROR_REASON_QUEUE_FULL: _ErrorReason.ValueType  # 70
     """RESOURCE_EXHAUSTED: a limit of pending input is reached. Metadata: limit, queue."""
+    ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 71
+    """RESOURCE_EXHAUSTED: the namespace has as much as it may have. Metadata: limit, quota."""
     ERROR_REASON_STREAM_LIMIT: _ErrorReason.ValueType  # 72
     """RESOURCE_EXHAUSTED: the server has as many streams as it takes. Metadata: limit."""
     ERROR_REASON_MESSAGE_TOO_LARGE: _ErrorReason.ValueType  # 73
     """RESOURCE_EXHAUSTED: content is over the limit. Metadata: size_bytes, limit_bytes."""
     ERROR_REASON_SEQUENCE_AHEAD: _ErrorReason.ValueType  # 80
     """OUT_OF_RANGE: the cursor is beyond the session's last event. Metadata: sequence."""
+    ERROR_REASON_CREDENTIAL_MISSING: _ErrorReason.ValueType  # 90
+    """UNAUTHENTICATED: the call has no credential, and needs one."""
+    ERROR_REASON_CREDENTIAL_INVALID: _ErrorReason.ValueType  # 91
+    """UNAUTHENTICATED: the credential is none of this server's, was revoked, or has expired."""
+    ERROR_REASON_SCOPE_MISSING: _ErrorReason.ValueType  # 92
+    """PERMISSION_DENIED: the credential does not allow the call, or does not open the namespace.
+    Metadata: scope (that the call needs), namespace (only where it is about that).
+    """
     ERROR_REASON_DRAINING: _ErrorReason.ValueType  # 100
     """UNAVAILABLE: the server is stopping; RetryInfo says when to try again."""
     ERROR_REASON_STREAM_ENDED: _ErrorReason.ValueType  # 101
@@ -172,6 +184,8 @@ ERROR_REASON_AGENT_NOT_FOUND: ErrorReason.ValueType  # 28
 """NOT_FOUND: the setting `agents` lists the allowed names, and this is not one. Metadata:
 agent.
 """
+ERROR_REASON_KEY_NOT_FOUND: ErrorReason.ValueType  # 29
+"""NOT_FOUND: no such API key in the namespaces that the credential opens."""
 ERROR_REASON_SESSION_EXISTS: ErrorReason.ValueType  # 30
 """ALREADY_EXISTS: the session id is taken. Metadata: session_id, deleted (true where it was
 used by a session since deleted).
@@ -232,12 +246,22 @@ ERROR_REASON_ACTIVATION_MISMATCH: ErrorReason.ValueType  # 62
 """ABORTED: expected_activation_id is not the current one. Metadata: activation_id."""
 ERROR_REASON_QUEUE_FULL: ErrorReason.ValueType  # 70
 """RESOURCE_EXHAUSTED: a limit of pending input is reached. Metadata: limit, queue."""
+ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 71
+"""RESOURCE_EXHAUSTED: the namespace has as much as it may have. Metadata: limit, quota."""
 ERROR_REASON_STREAM_LIMIT: ErrorReason.ValueType  # 72
 """RESOURCE_EXHAUSTED: the server has as many streams as it takes. Metadata: limit."""
 ERROR_REASON_MESSAGE_TOO_LARGE: ErrorReason.ValueType  # 73
 """RESOURCE_EXHAUSTED: content is over the limit. Metadata: size_bytes, limit_bytes."""
 ERROR_REASON_SEQUENCE_AHEAD: ErrorReason.ValueType  # 80
 """OUT_OF_RANGE: the cursor is beyond the session's last event. Metadata: sequence."""
+ERROR_REASON_CREDENTIAL_MISSING: ErrorReason.ValueType  # 90
+"""UNAUTHENTICATED: the call has no credential, and needs one."""
+ERROR_REASON_CREDENTIAL_INVALID: ErrorReason.ValueType  # 91
+"""UNAUTHENTICATED: the credential is none of this server's, was revoked, or has expired."""
+ERROR_REASON_SCOPE_MISSING: ErrorReason.ValueType  # 92
+"""PERMISSION_DENIED: the credential does not allow the call, or does not open the namespace.
+Metadata: scope (that the call needs), namespace (only where it is about that).
+"""
 ERROR_REASON_DRAINING: ErrorReason.ValueType  # 100
 """UNAVAILABLE: the server is stopping; RetryInfo says when to try again."""
 ERROR_REASON_STREAM_ENDED: ErrorReason.ValueType  # 101

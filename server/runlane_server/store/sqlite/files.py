@@ -8,7 +8,7 @@ import sqlite3
 import uuid
 from pathlib import Path
 
-from runlane_server.store.errors import StoreRefused, StoreUnavailable
+from runlane_server.store.errors import StoreHeld, StoreRefused, StoreUnavailable
 from runlane_server.store.migrate import Migration, plan, read_migrations
 
 APPLICATION_ID = 0x52756E6C
@@ -46,7 +46,7 @@ class FileHold:
             holder = os.pread(file, 32, 0).decode("ascii", "replace").strip()
             os.close(file)
             by = f" by process {holder}" if holder.isdigit() else ""
-            raise StoreRefused(f"{self._store} is in use{by}; one server a file") from error
+            raise StoreHeld(f"{self._store} is in use{by}; one server a file") from error
         # Who has it is told where there is room to; the lock holds all the same.
         with contextlib.suppress(OSError):
             os.ftruncate(file, 0)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from runlane_server.core.keys import ApiKey
 from runlane_server.core.model import SessionKey
 from runlane_server.core.words import InteractionState, Phase, SubmissionState
 from runlane_server.store.base import (
@@ -32,7 +33,7 @@ from runlane_server.store.base import (
     Write,
 )
 from runlane_server.store.errors import StoreRefused, StoreUnavailable
-from runlane_server.store.sqlite import calls, files, lists, reads, upkeep
+from runlane_server.store.sqlite import calls, files, keys, lists, reads, upkeep
 from runlane_server.store.sqlite.commits import Committer
 from runlane_server.store.sqlite.writer import ReaderThreads, WriterThread, read_snapshot
 
@@ -366,6 +367,14 @@ class SqliteStore:
     async def drained_executors(self) -> list[tuple[str, str]]:
         """Reads (namespace, executor_id) of all drained executors."""
         return await self._read(reads.drained_executors)
+
+    async def api_keys(self) -> list[ApiKey]:
+        """Reads all API keys, also revoked ones, ascending by (create_time, key_id)."""
+        return await self._read(keys.api_keys)
+
+    async def save_api_key(self, key: ApiKey) -> None:
+        """Adds an API key, durable on return; of one that is there, sets revoke_time once."""
+        await self._writer.submit(keys.save_api_key, self._connection(), key)
 
     async def check(self) -> list[str]:
         """Verifies the whole store; returns what is wrong, one line each."""
