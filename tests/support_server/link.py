@@ -13,6 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2_grpc
 from runlane.v1 import (
+    admin_service_pb2_grpc,
     event_pb2,
     executor_service_pb2,
     executor_service_pb2_grpc,
@@ -88,11 +89,45 @@ def seconds(value: float) -> Duration:
     return Duration(seconds=whole, nanos=round((value - whole) * 1e9))
 
 
+class _Carried:
+    """Adds metadata to each call."""
+
+    def __init__(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._metadata = metadata
+
+    async def _carry(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = grpc.aio.Metadata(*(details.metadata or ()), *self._metadata)
+        return await continuation(details._replace(metadata=metadata), request)
+
+
+class _UnaryUnary(_Carried, grpc.aio.UnaryUnaryClientInterceptor):
+    intercept_unary_unary = _Carried._carry
+
+
+class _UnaryStream(_Carried, grpc.aio.UnaryStreamClientInterceptor):
+    intercept_unary_stream = _Carried._carry
+
+
+class _StreamUnary(_Carried, grpc.aio.StreamUnaryClientInterceptor):
+    intercept_stream_unary = _Carried._carry
+
+
 class Link:
     """A channel to a server. The agent of a session has its name, so tests do not mix."""
 
-    def __init__(self, address: str, options: Iterable[tuple[str, Any]] = ()) -> None:
-        self.channel = grpc.aio.insecure_channel(address, options=[*_ANY_SIZE, *options])
+    def __init__(
+        self,
+        address: str,
+        options: Iterable[tuple[str, Any]] = (),
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        kinds = (_UnaryUnary, _UnaryStream, _StreamUnary)
+        self.channel = grpc.aio.insecure_channel(
+            address,
+            options=[*_ANY_SIZE, *options],
+            interceptors=[kind(metadata) for kind in kinds] if metadata else None,
+        )
+        self.admin = admin_service_pb2_grpc.AdminServiceStub(self.channel)
         self.sessions = session_service_pb2_grpc.SessionServiceStub(self.channel)
         self.history = history_service_pb2_grpc.HistoryServiceStub(self.channel)
         self.executors = executor_service_pb2_grpc.ExecutorServiceStub(self.channel)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from runlane_server.settings import Settings
 
 _PAGE = 1000
+_SCOPES = tuple(scope.value for scope in runlane.Scope if scope is not runlane.Scope.UNKNOWN)
 _SPAN = re.compile(r"([1-9]\d{0,6})([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
@@ -98,6 +99,9 @@ async def _create(
 ) -> None:
     lifetime = _span(expires)
     words = [word.strip() for scope in scopes for word in scope.split(",")]
+    for word in words:
+        if word not in _SCOPES:
+            raise ValueError(f"{word!r} is no scope; there are {', '.join(_SCOPES)}")
     async with where.client(new=True) as client:
         made = await client.create_key(
             name, dict.fromkeys(words), namespace=namespace or "", lifetime=lifetime

@@ -1,0 +1,497 @@
+"""Every RPC without a key, with each scope, with keys that ended, and with others' ids."""
+
+import asyncio
+import time
+
+import grpc
+import pytest
+import pytest_asyncio
+from access import (
+    METHODS,
+    SCOPES,
+    Scene,
+    bearer,
+    first_key,
+    keys,
+    made_server,
+    new_key,
+    revoke,
+    scope_of,
+    send,
+)
+from runlane.v1 import (
+    admin_service_pb2,
+    executor_service_pb2,
+    history_service_pb2,
+    server_service_pb2,
+    session_service_pb2,
+)
+from runlane_server.transport import access as door
+from support_server import Link, ServerProcess, refused, reserve, seconds, told, unique, within
+
+pytestmark = pytest.mark.asyncio
+
+BROKEN = b"\xff"
+"""Bytes that no request decodes from: who is let in is told so, and changes nothing."""
+
+OTHERS = {
+    "SessionService/CreateSession": "",
+    "SessionService/GetSession": "SESSION_NOT_FOUND",
+    "SessionService/UpdateSession": "SESSION_NOT_FOUND",
+    "SessionService/DeleteSession": "SESSION_NOT_FOUND",
+    "SessionService/CloseSession": "SESSION_NOT_FOUND",
+    "SessionService/ReopenSession": "SESSION_NOT_FOUND",
+    "SessionService/Submit": "SESSION_NOT_FOUND",
+    "SessionService/WithdrawSubmission": "SUBMISSION_NOT_FOUND",
+    "SessionService/GetSubmission": "SUBMISSION_NOT_FOUND",
+    "SessionService/InterruptRun": "RUN_NOT_FOUND",
+    "SessionService/PauseRun": "RUN_NOT_FOUND",
+    "SessionService/UnpauseRun": "RUN_NOT_FOUND",
+    "SessionService/AnswerInteraction": "INTERACTION_NOT_FOUND",
+    "SessionService/RestoreRun": "RUN_NOT_FOUND",
+    "SessionService/GetLiveState": "SESSION_NOT_FOUND",
+    "SessionService/StreamEvents": "SESSION_NOT_FOUND",
+    "SessionService/ListAgents": "",
+    "HistoryService/ListSessions": "",
+    "HistoryService/ListRuns": "SESSION_NOT_FOUND",
+    "HistoryService/ListChildRuns": "RUN_NOT_FOUND",
+    "HistoryService/GetRun": "RUN_NOT_FOUND",
+    "HistoryService/WaitRun": "RUN_NOT_FOUND",
+    "HistoryService/ListSubmissions": "SESSION_NOT_FOUND",
+    "HistoryService/ListEvents": "RUN_NOT_FOUND",
+    "HistoryService/ListMessages": "SESSION_NOT_FOUND",
+    "HistoryService/StreamMessages": "SESSION_NOT_FOUND",
+    "HistoryService/ListForkPoints": "SESSION_NOT_FOUND",
+    "HistoryService/GetHistoryAtRun": "RUN_NOT_FOUND",
+    "HistoryService/ListToolCalls": "RUN_NOT_FOUND",
+    "HistoryService/ListInteractions": "",
+    "HistoryService/ForkSession": "RUN_NOT_FOUND",
+    "HistoryService/GetLineage": "SESSION_NOT_FOUND",
+    "HistoryService/StreamRunEvents": "RUN_NOT_FOUND",
+    "ExecutorService/PollActivation": "",
+    "ExecutorService/DrainExecutor": "",
+    "ExecutorService/Heartbeat": "RUN_NOT_FOUND",
+    "ExecutorService/WatchActivation": "RUN_NOT_FOUND",
+    "ExecutorService/Commit": "RUN_NOT_FOUND",
+    "ExecutorService/StreamModelContext": "RUN_NOT_FOUND",
+    "ExecutorService/PublishDeltas": "RUN_NOT_FOUND",
+    "AdminService/ListStalledRuns": "",
+    "AdminService/SettleRun": "RUN_NOT_FOUND",
+    "AdminService/CreateKey": "",
+    "AdminService/ListKeys": "",
+    "AdminService/RevokeKey": "KEY_NOT_FOUND",
+}
+"""What is told of the ids of another namespace; empty: an answer without anything of them."""
+
+
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory):
+    """A server that asks for keys, for all tests of this module."""
+    folder = tmp_path_factory.mktemp("asking")
+    root = first_key(folder)
+    server = ServerProcess(folder, auth="keys", bookmark_seconds=3600)
+    server.root = root
+    server.start()
+    yield server
+    server.kill()
+    assert server.incidents() == []
+    assert "rlk_" not in server.told()
+
+
+@pytest_asyncio.fixture
+async def root(asking):
+    async with Link(asking.address, metadata=bearer(asking.root)) as link:
+        yield link
+
+
+@pytest.fixture
+def opened(asking):
+    """Gives links with a secret."""
+    made: list[Link] = []
+
+    def open_(secret: str, *more: tuple[str, str]) -> Link:
+        made.append(Link(asking.address, metadata=(*bearer(secret), *more)))
+        return made[-1]
+
+    return open_
+
+
+async def test_the_table_has_every_rpc_and_gives_it_the_scope_of_the_contract():
+    assert door.SCOPES.keys() == METHODS.keys()
+    for path, bits in door.SCOPES.items():
+        assert (door.scope_name(bits) if bits > 0 else "") == scope_of(path), path
+    assert OTHERS.keys() == METHODS.keys() - {
+        "SessionService/CompleteExternal",
+        "ServerService/GetServerInfo",
+    }
+
+
+async def test_without_a_credential_nothing_is_told_but_that_one_is_missing(asking):
+    for metadata in ((), (("runlane-namespace", "default"),), (("runlane-client", "x"),)):
+        async with Link(asking.address, metadata=metadata) as link:
+            for path in METHODS:
+                if scope_of(path):
+                    error = await refused(send(link, path, BROKEN))
+                    assert error.code == grpc.StatusCode.UNAUTHENTICATED, path
+                    assert (error.reason, error.metadata) == ("CREDENTIAL_MISSING", {}), path
+
+
+async def test_a_credential_that_is_none_is_refused_whatever_is_called(asking, root, opened):
+    revoked = await new_key(root, "gone")
+    await revoke(root, revoked.key.key_id)
+    expired = await new_key(root, "late", lifetime=1)
+    other = await new_key(root, "other")
+    await asyncio.sleep(1.1)
+    swapped = f"{other.secret[:36]}{asking.root[36:]}"
+    flipped = asking.root[:-1] + ("A" if asking.root[-1] != "A" else "B")
+    bad = (
+        revoked.secret,
+        expired.secret,
+        swapped,
+        flipped,
+        "",
+        "rlk_",
+        "x" * 80,
+        "é".encode("punycode").decode(),
+    )
+    for secret in bad:
+        link = opened(secret)
+        for path in METHODS:
+            if path == "SessionService/CompleteExternal":
+                continue
+            error = await refused(send(link, path, BROKEN))
+            assert error.code == grpc.StatusCode.UNAUTHENTICATED, path
+            assert (error.reason, error.metadata) == ("CREDENTIAL_INVALID", {}), path
+    for value in (f"Basic {asking.root}", asking.root, f"Bearer{asking.root}"):
+        async with Link(asking.address, metadata=(("authorization", value),)) as link:
+            error = await refused(send(link, "HistoryService/ListSessions", b""))
+            assert error.reason == "CREDENTIAL_INVALID"
+    async with Link(asking.address, metadata=(("authorization", f"BEARER  {asking.root}"),)) as ok:
+        assert await send(ok, "AdminService/ListKeys", b"")
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_scope_opens_its_calls_and_no_other(root, opened, scope):
+    link = opened((await new_key(root, f"only-{scope}", scope)).secret)
+    for path in METHODS:
+        needed = scope_of(path)
+        error = await refused(send(link, path, BROKEN))
+        if needed in {scope, ""}:
+            assert error.reason == "FIELD_INVALID", path
+        else:
+            assert error.code == grpc.StatusCode.PERMISSION_DENIED, path
+            assert (error.reason, error.metadata) == ("SCOPE_MISSING", {"scope": needed}), path
+
+
+async def test_who_shows_no_credential_is_told_version_and_features(asking, root):
+    stub = server_service_pb2.GetServerInfoRequest()
+    async with Link(asking.address) as link:
+        told_ = await link.server.GetServerInfo(stub, timeout=10)
+        assert told_.version
+        assert not told_.store_id
+        assert not told_.limits
+        health = await link.channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=10)
+        assert health == b"\x08\x01"
+    assert (await root.server.GetServerInfo(stub, timeout=10)).store_id
+
+
+async def answered(link: Link, path: str, request) -> tuple:
+    """Returns what an RPC answers: its reason and metadata, or its bytes."""
+    try:
+        return "", await send(link, path, request.SerializeToString())
+    except grpc.aio.AioRpcError as error:
+        found = told(error)
+        return found.reason, found.code, sorted(found.metadata), found.fields
+
+
+async def test_ids_of_another_namespace_are_as_ids_of_nothing(root, opened):
+    a = opened((await new_key(root, "a", namespace="a")).secret)
+    b = opened((await new_key(root, "b", namespace="b")).secret)
+    scene = await Scene().play(a, "scene")
+    before = [(await a.live(name), await a.events(name)) for name in ("scene-live", "scene-asked")]
+    nothing = scene.made_up()
+    # What makes a session of that name here comes last.
+    said = {}
+    for path in sorted(OTHERS, key=lambda path: "Create" in path):
+        theirs = await answered(b, path, scene.request(path))
+        said[path] = theirs[0]
+        if theirs[0]:
+            assert theirs == await answered(b, path, nothing.request(path)), path
+        elif "Create" not in path:
+            for name in scene.ids.values():
+                assert name.encode() not in theirs[1], path
+    assert said == OTHERS
+    assert before == [
+        (await a.live(name), await a.events(name)) for name in ("scene-live", "scene-asked")
+    ]
+    # What was drained and polled for in one namespace is not in the other.
+    await a.heartbeat(scene.fence)
+    assert not (await a.poll("scene-live", 0)).draining
+
+
+async def test_page_tokens_and_request_ids_do_not_cross(root, opened):
+    a = opened((await new_key(root, "a", namespace="pages-a")).secret)
+    b = opened((await new_key(root, "b", namespace="pages-b")).secret)
+    for link in (a, b):
+        await new_key(link, "second")
+        await Scene().play(link, "same")
+        await Scene().play(link, "more")
+    tokens = 0
+    for path, method in METHODS.items():
+        if "page_token" not in method.input_type.fields_by_name:
+            continue
+        request = Scene()
+        request.ids = {"session_id": "same-done", "ended_run_id": "", "run_id": ""}
+        asked = request.request(path)
+        if "run_id" in method.input_type.fields_by_name and method.name != "ListEvents":
+            continue
+        if method.name == "ListEvents":
+            asked.session_id = "same-done"
+        if method.name == "ListInteractions":
+            asked.session_id = ""
+        asked.page_size = 1
+        answer_type = getattr(
+            {"SessionService": session_service_pb2, "HistoryService": history_service_pb2}.get(
+                path.partition("/")[0], admin_service_pb2
+            ),
+            method.output_type.name,
+        )
+        page = answer_type.FromString(await send(a, path, asked.SerializeToString()))
+        if not page.next_page_token:
+            continue
+        tokens += 1
+        asked.page_token = page.next_page_token
+        assert await send(a, path, asked.SerializeToString())
+        error = await refused(send(b, path, asked.SerializeToString()))
+        assert error.reason == "PAGE_TOKEN_MISMATCH", path
+    assert tokens >= 7
+    # The request id of `play` is known in a, and in b it is its own.
+    name = unique("again")
+    first = await a.submit(name, "one", request_id=f"{name}-r")
+    assert (await a.submit(name, "one", request_id=f"{name}-r")).replayed
+    other = await b.submit(name, "two", request_id=f"{name}-r")
+    assert not other.replayed
+    assert other.submission.run_id != first.submission.run_id
+
+
+async def test_a_token_completes_its_wait_whoever_calls_and_in_whatever_namespace(
+    asking, opened, root
+):
+    a = opened((await new_key(root, "a", namespace="outside")).secret)
+    scene = await Scene().play(a, "scene")
+    request = scene.request("SessionService/CompleteExternal")
+    assert scene.token.startswith("outside/")
+    async with Link(asking.address) as nobody:
+        forged = session_service_pb2.CompleteExternalRequest()
+        forged.CopyFrom(request)
+        forged.token = scene.token.removeprefix("outside/")
+        error = await refused(nobody.sessions.CompleteExternal(forged, timeout=10))
+        assert error.reason == "INTERACTION_NOT_FOUND"
+        done = await nobody.sessions.CompleteExternal(request, timeout=10)
+    events = await a.events("scene-outside")
+    answered_ = next(one for one in events if one.HasField("interaction_answered"))
+    assert answered_.actor == "client"
+    assert done.interaction.interaction_id == answered_.interaction_answered.interaction_id
+
+
+async def test_a_key_for_every_namespace_names_the_one_it_means(asking, root, opened):
+    every = (await new_key(root, "every", namespace="*")).secret
+    in_x, in_default = opened(every, ("runlane-namespace", "x")), opened(every)
+    name = unique("here")
+    await in_x.create(name)
+    assert (await refused(in_default.session(name))).reason == "SESSION_NOT_FOUND"
+    one = (await new_key(root, "x", namespace="x")).secret
+    assert (await opened(one).session(name)).session_id == name
+    assert (await opened(one, ("runlane-namespace", "x")).session(name)).session_id == name
+    error = await refused(opened(one, ("runlane-namespace", "y")).session(name))
+    assert (error.code, error.reason) == (grpc.StatusCode.PERMISSION_DENIED, "SCOPE_MISSING")
+    assert error.metadata == {"scope": "read", "namespace": "y"}
+    error = await refused(opened(every, ("runlane-namespace", "X!")).session(name))
+    assert (error.reason, error.fields) == ("FIELD_INVALID", ["runlane-namespace"])
+
+
+async def test_an_admin_makes_and_sees_keys_of_its_namespaces_alone(root, opened):
+    admin = opened((await new_key(root, "boss", "admin", namespace="mine")).secret)
+    made = await new_key(admin, "worker", "execute")
+    assert made.key.namespace == "mine"
+    assert made.secret.endswith(made.key.last_characters)
+    for namespace in ("other", "*", "default"):
+        error = await refused(new_key(admin, "spy", "read", namespace=namespace))
+        assert error.reason == "SCOPE_MISSING"
+        assert error.metadata == {"scope": "admin", "namespace": namespace}
+    listed = await admin.admin.ListKeys(admin_service_pb2.ListKeysRequest(), timeout=10)
+    assert [key.name for key in listed.keys] == ["boss", "worker"]
+    foreign = await new_key(root, "foreign", "read", namespace="other")
+    assert (await refused(revoke(admin, foreign.key.key_id))).reason == "KEY_NOT_FOUND"
+    await revoke(admin, made.key.key_id)
+    await revoke(admin, made.key.key_id)
+    listed = await admin.admin.ListKeys(admin_service_pb2.ListKeysRequest(), timeout=10)
+    assert [key.name for key in listed.keys] == ["boss"]
+    every = await admin.admin.ListKeys(
+        admin_service_pb2.ListKeysRequest(include_ended=True), timeout=10
+    )
+    assert [key.HasField("revoke_time") for key in every.keys] == [False, True]
+
+
+async def test_a_repeated_create_makes_one_key_and_tells_its_secret_once(root):
+    request = admin_service_pb2.CreateKeyRequest(
+        name="once", scopes=["SCOPE_READ"], namespace="once", request_id=unique("r")
+    )
+    first = await root.admin.CreateKey(request, timeout=10)
+    again = await root.admin.CreateKey(request, timeout=10)
+    assert (again.key, again.secret, again.replayed) == (first.key, "", True)
+    request.scopes.append("SCOPE_ADMIN")
+    error = await refused(root.admin.CreateKey(request, timeout=10))
+    assert error.reason == "REQUEST_ID_REUSED"
+    for wrong in (
+        {"scopes": []},
+        {"name": ""},
+        {"name": "a b"},
+        {"namespace": "A"},
+        {"scopes": [9]},
+    ):
+        fields = {"name": "n", "scopes": [1], **wrong}
+        error = await refused(
+            root.admin.CreateKey(admin_service_pb2.CreateKeyRequest(**fields), timeout=10)
+        )
+        assert error.reason == "FIELD_INVALID", wrong
+
+
+async def lasting(link: Link, session: str, fence) -> dict[str, asyncio.Task]:
+    """Opens a stream or a wait of each kind."""
+
+    async def drained(call):
+        async for _ in call:
+            pass
+
+    async def deltas():
+        yield executor_service_pb2.PublishDeltasRequest(fence=fence)
+        await asyncio.sleep(60)
+
+    watch = executor_service_pb2.WatchActivationRequest(fence=fence)
+    wait = history_service_pb2.WaitRunRequest(run_id=fence.run_id, wait_duration=seconds(60))
+    calls = {
+        "stream": drained(link.stream(session)),
+        "watch": drained(link.executors.WatchActivation(watch, timeout=60)),
+        "wait": link.history.WaitRun(wait, timeout=90),
+        "poll": link.poll(unique("nobody"), 60),
+        "deltas": link.executors.PublishDeltas(deltas(), timeout=60),
+    }
+
+    async def run(call):
+        return await call
+
+    tasks = {name: asyncio.create_task(run(call)) for name, call in calls.items()}
+    await asyncio.sleep(0.3)
+    assert not any(task.done() for task in tasks.values())
+    return tasks
+
+
+async def ends(tasks: dict[str, asyncio.Task], limit: float) -> None:
+    for name, task in tasks.items():
+        error = await within(limit, refused(task))
+        assert (name, error.code, error.reason) == (
+            name,
+            grpc.StatusCode.UNAUTHENTICATED,
+            "CREDENTIAL_INVALID",
+        )
+
+
+async def test_what_lasts_ends_when_its_key_is_revoked_and_no_other(root, opened):
+    gone = await new_key(root, "gone")
+    link, stays = opened(gone.secret), opened((await new_key(root, "stays")).secret)
+    session = unique("lasts")
+    await link.submit(session)
+    fence = (await link.lease(session)).fence
+    tasks, others = await lasting(link, session, fence), await lasting(stays, session, fence)
+    await revoke(root, gone.key.key_id)
+    await ends(tasks, 1)
+    assert (await refused(link.session(session))).reason == "CREDENTIAL_INVALID"
+    await stays.commit(fence, reserve())
+    assert not any(task.done() for task in others.values())
+    for task in others.values():
+        task.cancel()
+    await asyncio.gather(*others.values(), return_exceptions=True)
+
+
+async def test_what_lasts_ends_when_its_key_expires(root, opened):
+    link = opened((await new_key(root, "late", lifetime=2)).secret)
+    begun = time.monotonic()
+    session = unique("lasts")
+    await link.submit(session)
+    tasks = await lasting(link, session, (await link.lease(session)).fence)
+    await ends(tasks, 5)
+    assert 1.5 < time.monotonic() - begun < 4
+
+
+async def test_events_name_the_key_that_caused_them(root, opened):
+    people = {}
+    for name in ("alice", "bob"):
+        secret = (await new_key(root, name)).secret
+        people[name] = opened(secret, ("runlane-client", "somebody-else"))
+    session = unique("who")
+    await people["alice"].submit(session)
+    leased = await people["bob"].lease(session, executor_id="worker-1")
+    question = executor_service_pb2.Suspend(prompt={"question": {"text": "Well?"}})
+    waits = await people["bob"].commit(leased.fence, suspend=question)
+    answer = session_service_pb2.AnswerInteractionRequest(
+        run_id=waits.run.run_id,
+        interaction_id=waits.run.interaction_id,
+        version=1,
+        answer={"question": {"text": "yes"}},
+    )
+    await people["bob"].sessions.AnswerInteraction(answer, timeout=10)
+    await people["alice"].interrupt(session)
+    actors = {one.WhichOneof("body"): one.actor for one in await people["alice"].events(session)}
+    assert actors["run_created"] == "client:alice"
+    assert actors["interaction_opened"] == "executor:worker-1"
+    assert actors["interaction_answered"] == "client:bob"
+    assert actors["run_terminal"] == "client:alice"
+
+
+async def test_the_first_key_is_made_in_the_file_and_the_next_through_the_server(
+    tmp_path, make_server
+):
+    listed = keys(tmp_path, "list", "--store", "sqlite:runlane.db")
+    assert (listed.returncode, "there is no such file" in listed.stderr) == (1, True)
+    server = made_server(make_server, tmp_path, "admin")
+    file = server.path.read_bytes() + server.path.with_name("runlane.db-wal").read_bytes()
+    assert server.root.encode() not in file
+    assert server.root[40:].encode() not in file
+    where = ("--target", server.address)
+    assert "CREDENTIAL_MISSING" in keys(tmp_path, "list", *where).stderr
+    made = keys(
+        tmp_path, "create", "bot", "--scope", "read", *where, "--json", RUNLANE_API_KEY=server.root
+    )
+    assert made.returncode == 0, made.stderr
+    assert '"name":"bot"' in made.stdout
+    table = keys(tmp_path, "list", *where, "--api-key", server.root)
+    assert "bot" in table.stdout
+    assert server.root not in table.stdout + table.stderr
+    held = keys(tmp_path, "list", "--store", "sqlite:runlane.db", RUNLANE_API_KEY=server.root)
+    assert "is in use by process" in held.stderr
+    for wrong in (
+        ["create", "x", "--scope", "all"],
+        ["create", "x", "--scope", "read", "--expires", "soon"],
+    ):
+        assert keys(tmp_path, *wrong).returncode == 2
+    server.stop()
+    listed = keys(tmp_path, "list", "--store", "sqlite:runlane.db", "--json")
+    assert listed.stdout.count('"key_id"') == 2
+
+
+async def test_without_a_key_a_server_that_asks_says_so(tmp_path, make_server):
+    server = make_server(auth="keys").start()
+    assert "there is no API key yet" in server.told()
+    async with Link(server.address) as link:
+        assert (await refused(link.session("s"))).reason == "CREDENTIAL_MISSING"
+    server.stop()
+    root = first_key(tmp_path)
+    server.settings["auth"] = "none"
+    server.start()
+    assert "API keys are not asked for" in server.told()
+    async with Link(server.address, metadata=bearer(root)) as link:
+        await link.create("s")
+        # On this machine, with nobody asked, all keys are seen and made.
+        assert len((await link.admin.ListKeys(admin_service_pb2.ListKeysRequest())).keys) == 1
+        await new_key(link, "more", "read", namespace="elsewhere")
