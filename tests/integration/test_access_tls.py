@@ -1,0 +1,164 @@
+"""TLS, files that are replaced, client certificates, and what is refused at the start."""
+
+import grpc
+import pytest
+import runlane
+import trustme
+from access import bearer, first_key
+from runlane.errors import CredentialInvalid, CredentialMissing, TransportError
+from support_server import Link, refused, unique
+
+pytestmark = pytest.mark.asyncio
+
+
+class Files:
+    """An authority, and the files of a server in a folder."""
+
+    def __init__(self, folder):
+        self.ca = trustme.CA()
+        self.folder = folder
+        self.cert, self.key = folder / "cert.pem", folder / "key.pem"
+        self.ca_file = folder / "ca.pem"
+        self.ca.cert_pem.write_to_path(self.ca_file)
+        self.issue()
+
+    def issue(self, ca: trustme.CA | None = None) -> None:
+        made = (ca or self.ca).issue_cert("localhost", "127.0.0.1")
+        made.private_key_pem.write_to_path(self.key)
+        made.cert_chain_pems[0].write_to_path(self.cert)
+
+    def client(self, name: str) -> runlane.Tls:
+        made = self.ca.issue_cert(f"{name}@example.org", common_name=name)
+        cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        made.cert_chain_pems[0].write_to_path(cert)
+        made.private_key_pem.write_to_path(key)
+        return runlane.Tls(ca=self.ca_file, cert=cert, key=key)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return {"tls_cert": self.cert, "tls_key": self.key}
+
+
+@pytest.fixture
+def files(tmp_path):
+    return Files(tmp_path)
+
+
+async def version(target: str, **how) -> str:
+    async with runlane.Client(target, timeout=1.5, **how) as client:
+        return (await client.server_info()).version
+
+
+async def test_a_key_over_tls_from_other_machines(files, tmp_path, make_server):
+    root = first_key(tmp_path, "read", "submit")
+    server = make_server(address="0.0.0.0:0", auth="keys", **files.settings).start()
+    target = f"127.0.0.1:{server.address.rpartition(':')[2]}"
+    async with runlane.Client(target, tls=files.ca_file, api_key=root) as client:
+        await client.create_session("s")
+        assert (await client.get_session("s")).session_id == "s"
+    async with runlane.Client(target, tls=str(files.ca_file), api_key="") as client:
+        with pytest.raises(CredentialMissing):
+            await client.get_session("s")
+    async with runlane.Client(target, tls=files.ca_file, api_key="rlk_no") as client:
+        with pytest.raises(CredentialInvalid):
+            await client.get_session("s")
+    for how in ({}, {"tls": True}):
+        with pytest.raises(TransportError):
+            await version(target, api_key="", **how)
+
+
+async def test_new_files_are_used_by_the_next_connection_and_half_a_pair_by_none(
+    files, make_server
+):
+    server = make_server(**files.settings).start()
+    async with runlane.Client(server.address, tls=files.ca_file) as stands:
+        await stands.create_session("s")
+        other = trustme.CA()
+        other_file = files.folder / "other.pem"
+        other.cert_pem.write_to_path(other_file)
+        old_key = files.key.read_bytes()
+        files.issue(other)
+        new_key = files.key.read_bytes()
+        files.key.write_bytes(old_key)
+        assert await version(server.address, tls=files.ca_file)
+        assert "TLS files do not fit" in server.told()
+        files.key.write_bytes(new_key)
+        assert await version(server.address, tls=other_file)
+        assert server.told().count("TLS files read") == 1
+        with pytest.raises(TransportError):
+            await version(server.address, tls=files.ca_file)
+        # What was connected before goes on.
+        assert (await stands.get_session("s")).session_id == "s"
+        files.cert.unlink()
+        assert await version(server.address, tls=other_file)
+
+
+async def test_a_client_certificate_is_a_credential_and_names_the_actor(files, make_server):
+    server = make_server(address="0.0.0.0:0", tls_client_ca=files.ca_file, **files.settings).start()
+    target = f"127.0.0.1:{server.address.rpartition(':')[2]}"
+    with pytest.raises(TransportError):
+        await version(target, tls=files.ca_file)
+    session = unique("cert")
+    tls = files.client("worker-7")
+    async with runlane.Client(target, tls=tls, client_name="liar") as client:
+        await client.create_session(session)
+        events = client.events(session, after_sequence=0, follow=False)
+        assert [event.actor async for event in events] == ["client:worker-7"]
+
+
+async def test_a_certificate_beside_a_key(files, tmp_path, make_server):
+    root = first_key(tmp_path, "read")
+    server = make_server(auth="keys", tls_client_ca=files.ca_file, **files.settings).start()
+    tls = files.client("somebody")
+    async with runlane.Client(server.address, tls=tls, api_key="") as client:
+        with pytest.raises(CredentialMissing):
+            await client.list_sessions()
+    async with runlane.Client(server.address, tls=tls, api_key=root) as client:
+        assert (await client.list_sessions()).items == ()
+
+
+async def test_a_socket_file_is_not_encrypted_and_asks_all_the_same(files, tmp_path, make_server):
+    root = first_key(tmp_path, "read")
+    server = make_server(address=f"unix:{tmp_path}/s", auth="keys", **files.settings).start()
+    async with Link(server.address, metadata=bearer(root)) as link:
+        assert (await refused(link.session("s"))).reason == "SESSION_NOT_FOUND"
+    async with Link(server.address) as link:
+        assert (await refused(link.session("s"))).code == grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_what_is_open_to_others_is_refused_at_the_start(files, make_server):
+    def said(**settings) -> str:
+        code, text = make_server(address="0.0.0.0:0", **settings).refuses_to_start()
+        assert code == 2
+        return text
+
+    assert 'auth = "keys"' in said()
+    assert "tls_cert" in said()
+    assert "tls_cert" in said(auth="keys")
+    text = said(**files.settings)
+    assert 'auth = "keys"' in text
+    assert "can be read" not in text
+    assert "go together" in said(tls_cert=files.cert)
+    assert "tls_client_ca needs" in said(tls_client_ca=files.ca_file)
+    files.key.write_text("no key")
+    code, text = make_server(**files.settings).refuses_to_start()
+    assert (code, "key.pem" in text) == (1, True)
+    code, text = make_server(tls_cert="gone.pem", tls_key="gone.key").refuses_to_start()
+    assert (code, "gone.pem" in text) == (1, True)
+
+
+async def test_agents_of_the_server_serve_their_namespaces(tmp_path, make_server):
+    root = first_key(tmp_path, "read", "submit")
+    (tmp_path / "runlane.toml").write_text(
+        '[[agent]]\nname = "echo"\nnamespaces = ["default", "acme"]\nmodel = {kind = "scripted"}\n'
+    )
+    server = make_server(auth="keys").start()
+    for namespace in ("default", "acme"):
+        async with runlane.Client(
+            server.address, api_key=root, namespace=namespace, tls=False
+        ) as client:
+            result = await client.start("hello", "s", options={"agent": "echo"}, timeout=20)
+            assert result.text == "hello"
+    async with runlane.Client(server.address, api_key=root, namespace="other") as client:
+        agents = await client.list_agents()
+        assert agents.items == ()
