@@ -101,17 +101,20 @@ class Tokens(Protocol):
     def known(self, token: str, /) -> Grant | None:
         """Returns what a token opens that was proved before."""
 
-    async def prove(self, token: str, /) -> Grant:
-        """Proves a token, or refuses it."""
+    async def prove(self, token: str, /) -> None:
+        """Proves a token, so that it is known, or refuses it."""
 
 
 class Identity(Protocol):
     """Tells who calls."""
 
-    async def grant(
+    def grant(
         self, context: Context, bearer: str | None, client: str, needed: int, /
-    ) -> tuple[Grant, str]:
-        """Returns what a caller has, and its actor; or refuses it."""
+    ) -> tuple[Grant, str] | None:
+        """Returns what a caller has, and its actor; None: `prove` first; or refuses it."""
+
+    async def prove(self, bearer: str, /) -> None:
+        """Proves a bearer, so that `grant` knows it; or refuses it."""
 
 
 class Anybody:
@@ -120,13 +123,16 @@ class Anybody:
     def __init__(self, *, certified: bool = False) -> None:
         self._certified = certified
 
-    async def grant(
+    def grant(
         self, context: Context, _bearer: str | None, client: str, _needed: int, /
     ) -> tuple[Grant, str]:
         """Returns all; the actor is the subject of the certificate, else what it calls itself."""
         if self._certified:
             return NO_GRANT, subject(context) or client
         return NO_GRANT, client
+
+    async def prove(self, _bearer: str, /) -> None:
+        """Proves nothing, which nobody asks for."""
 
 
 class Bearers:
@@ -136,9 +142,9 @@ class Bearers:
         self._find = keys.find
         self._tokens = tokens
 
-    async def grant(
+    def grant(
         self, _context: Context, bearer: str | None, _client: str, needed: int, /
-    ) -> tuple[Grant, str]:
+    ) -> tuple[Grant, str] | None:
         """Returns what a bearer has, or refuses it; where nothing is needed none may be sent."""
         if needed < 0:
             return NOBODY, "client"
@@ -149,16 +155,29 @@ class Bearers:
                 )
             return NOBODY, "client"
         grant = self._find(bearer)
-        if grant is None and self._tokens is not None and not bearer.startswith(SECRET_PREFIX):
-            grant = self._tokens.known(bearer) or await self._tokens.prove(bearer)
         if grant is None:
-            raise Refused(
-                Reason.CREDENTIAL_INVALID, "the credential is unknown, revoked, or has expired"
-            )
+            if self._tokens is None or bearer.startswith(SECRET_PREFIX):
+                raise unknown()
+            grant = self._tokens.known(bearer)
+            if grant is None:
+                return None
         if needed & ~grant.scopes:
             scope = scope_name(needed)
             raise Refused(Reason.SCOPE_MISSING, f"the call needs the scope {scope!r}", scope=scope)
         return grant, grant.actor
+
+    async def prove(self, bearer: str, /) -> None:
+        """Proves a token of the issuer, or refuses it."""
+        if self._tokens is None:
+            raise unknown()
+        await self._tokens.prove(bearer)
+
+
+def unknown() -> Refused:
+    """Returns the refusal of a credential; it does not say what is wrong with it."""
+    return Refused(
+        Reason.CREDENTIAL_INVALID, "the credential is unknown, was revoked, or has expired"
+    )
 
 
 def subject(context: Context) -> str:

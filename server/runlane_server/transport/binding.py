@@ -25,6 +25,7 @@ from runlane_server.transport.access import (
     Identity,
     namespace_of,
     said,
+    unknown,
     wrong_client,
 )
 from runlane_server.transport.errors import status_of
@@ -139,7 +140,7 @@ class _Entry:
 
     __slots__ = (
         "_door",
-        "_grant",
+        "_identity",
         "_lasts",
         "_needed",
         "_open",
@@ -158,7 +159,7 @@ class _Entry:
         self.enter = door.enter
         self.leave = door.leave
         self.name = method.name
-        self._grant = door.identity.grant
+        self._identity = door.identity
         self._needed = SCOPES[f"{method.containing_service.name}/{method.name}"]
         self._lasts = (
             method.server_streaming
@@ -166,10 +167,21 @@ class _Entry:
             or "wait_duration" in method.input_type.fields_by_name
         )
 
-    async def admit(self, context: Context) -> Call:
-        """Returns who calls, or refuses them."""
+    async def prove(self, context: Context) -> Call:
+        """Returns who calls, once what they show is proved, or refuses them."""
+        await self._identity.prove(said(context)[0] or "")
+        call = self.admit(context)
+        if call is None:
+            raise unknown()
+        return call
+
+    def admit(self, context: Context) -> Call | None:
+        """Returns who calls, or refuses them; None: what they show is to be proved first."""
         bearer, asked, client = said(context)
-        grant, actor = await self._grant(context, bearer, client or "client", self._needed)
+        found = self._identity.grant(context, bearer, client or "client", self._needed)
+        if found is None:
+            return None
+        grant, actor = found
         if self._door.draining and not self._open:
             raise Refused(Reason.DRAINING, "the server is stopping")
         if client is None:
@@ -231,7 +243,7 @@ def _unary_unary(
         entry.enter()
         call: Call | None = None
         try:
-            call = await entry.admit(context)
+            call = entry.admit(context) or await entry.prove(context)
             return _encoded(await handler(entry.request(raw), call))
         except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
             entry.fail(context, error, call)
@@ -251,7 +263,7 @@ def _unary_stream(
         frames: AsyncIterator[Answer] | None = None
         call: Call | None = None
         try:
-            call = await entry.admit(context)
+            call = entry.admit(context) or await entry.prove(context)
             frames = handler(entry.request(raw), call)
             async for frame in frames:
                 try:
@@ -285,7 +297,7 @@ def _stream_unary(
         entry.enter()
         call: Call | None = None
         try:
-            call = await entry.admit(context)
+            call = entry.admit(context) or await entry.prove(context)
             return _encoded(await handler(requests(raw_requests), call))
         except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
             entry.fail(context, error, call)
