@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 from uuid_utils import uuid7
@@ -18,11 +19,12 @@ from runlane_server.app.keys import KeyRing
 from runlane_server.app.service import App, Committed
 from runlane_server.core.model import Rules
 from runlane_server.executors import EMBEDDED_PREFIX, EmbeddedExecutor
+from runlane_server.jwt_settings import JwtConfig
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.clock import Clock
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Time
-from runlane_server.settings import Settings
+from runlane_server.settings import Settings, SettingsError
 from runlane_server.store.base import Store
 from runlane_server.store.errors import StoreRefused
 from runlane_server.store.sqlite import SqliteStore, check_file
@@ -31,6 +33,9 @@ from runlane_server.transport.codec import ProtoCodec
 from runlane_server.transport.limits import FIXED_LIMITS
 from runlane_server.transport.server import GrpcServer, GrpcSettings
 from runlane_server.transport.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from runlane_server.transport.tokens import JwtTokens
 
 log = structlog.get_logger(__name__)
 
@@ -115,7 +120,7 @@ async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
         await keys.start()
         _collect_rarely()
         try:
-            await _serve(app, keys, settings, ready, stop)
+            await _serve(app, keys, clock, settings, ready, stop)
         finally:
             await keys.close()
             await app.close()
@@ -161,15 +166,30 @@ def _collect_rarely() -> None:
     gc.set_threshold(YOUNG_OBJECTS, 50, 100)
 
 
-def _identity(settings: Settings, keys: KeyRing) -> Identity:
+async def _identity(settings: Settings, keys: KeyRing, clock: Time) -> Identity:
     """Returns who is let in, and says in the log what an operator may have missed."""
     if settings.auth == "none":
         if keys.count:
             log.warning("API keys are not asked for, since auth is none", keys=keys.count)
         return Anybody(certified=bool(settings.tls_client_ca))
+    if settings.jwt is not None:
+        tokens = await _tokens(settings.jwt, clock)
+        keys.on_tick = tokens.tick
+        return Bearers(keys, tokens)
     if not keys.count:
         log.warning("there is no API key yet, so nobody is let in")
     return Bearers(keys)
+
+
+async def _tokens(config: JwtConfig, clock: Time) -> "JwtTokens":
+    try:
+        # Only who wants it needs its library.
+        from runlane_server.transport.tokens import JwtTokens  # noqa: PLC0415
+    except ImportError as error:
+        raise SettingsError(f'auth = "jwt" needs runlane[jwt]: {error}') from error
+    tokens = JwtTokens(config, clock)
+    await tokens.refresh()
+    return tokens
 
 
 def _tls(settings: Settings) -> TlsFiles | None:
@@ -182,6 +202,7 @@ def _tls(settings: Settings) -> TlsFiles | None:
 async def _serve(
     app: App,
     keys: KeyRing,
+    clock: Time,
     settings: Settings,
     ready: Callable[[list[str]], None],
     stop: asyncio.Event,
@@ -194,7 +215,7 @@ async def _serve(
             channelz=settings.channelz,
             max_connection_age=settings.max_connection_age_seconds or None,
         ),
-        _identity(settings, keys),
+        await _identity(settings, keys, clock),
     )
     async with contextlib.AsyncExitStack() as stack:
         # The embedded executor is a client like any other, at a door that nobody else can

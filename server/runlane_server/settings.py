@@ -32,13 +32,15 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as SourceError
 
+from runlane_server.jwt_settings import JwtConfig
+
 DEFAULT_FILE = "runlane.toml"
 """Read where no other file is named and it is there."""
 
 _PREFIX = "RUNLANE_"
 # Of clients, which read them on their own.
 _OTHER_VARIABLES = frozenset(
-    {"RUNLANE_TARGET", "RUNLANE_API_KEY", "RUNLANE_NAMESPACE", "RUNLANE_TLS", "RUNLANE_TLS_CA"}
+    {"RUNLANE_TARGET", "RUNLANE_API_KEY", "RUNLANE_NAMESPACE", "RUNLANE_TLS_CA"}
 )
 _FILES = ("tls_cert", "tls_key", "tls_client_ca")
 _SQLITE = "sqlite:"
@@ -261,8 +263,11 @@ class Settings(BaseSettings):
     """Where to listen: HOST:PORT (port 0: any free one), [IPV6]:PORT or unix:PATH."""
     insecure_listen: bool = False
     """Listen beyond this machine even where nobody is asked for a credential, or without TLS."""
-    auth: Literal["none", "keys"] = "none"
-    """Who may call: whoever reaches the server, or whoever has an API key."""
+    auth: Literal["none", "keys", "jwt"] = "none"
+    """Who may call: whoever reaches the server, whoever has an API key, or also whoever has a
+    token of the issuer in `[jwt]`."""
+    jwt: JwtConfig | None = None
+    """The issuer whose tokens are taken with auth = "jwt": the table `[jwt]`."""
     tls_cert: str = ""
     """A file with the server's certificate and those that lead to its authority, PEM."""
     tls_key: str = ""
@@ -322,6 +327,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _hold_together(self) -> Self:
+        if (self.auth == "jwt") != (self.jwt is not None):
+            raise ValueError('auth = "jwt" and the table [jwt] go together')
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("tls_cert and tls_key go together")
         if self.tls_client_ca and not self.tls_cert:
@@ -469,6 +476,9 @@ def _read(path: Path) -> dict[str, Any]:
     for name in _FILES:
         if isinstance(table.get(name), str) and table[name]:
             table[name] = str(folder / table[name])
+    issuer = table.get("jwt")
+    if isinstance(issuer, dict) and "://" not in str(issuer.get("jwks", "://")):
+        issuer["jwks"] = str(folder / str(issuer["jwks"]))
     return table
 
 

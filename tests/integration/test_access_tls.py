@@ -1,11 +1,17 @@
 """TLS, files that are replaced, client certificates, and what is refused at the start."""
 
+import asyncio
+import json
+import time
+
 import grpc
+import jwt
 import pytest
 import runlane
 import trustme
 from access import bearer, first_key
-from runlane.errors import CredentialInvalid, CredentialMissing, TransportError
+from cryptography.hazmat.primitives.asymmetric import ec
+from runlane.errors import CredentialInvalid, CredentialMissing, ScopeMissing, TransportError
 from support_server import Link, refused, unique
 
 pytestmark = pytest.mark.asyncio
@@ -162,3 +168,48 @@ async def test_agents_of_the_server_serve_their_namespaces(tmp_path, make_server
     async with runlane.Client(server.address, api_key=root, namespace="other") as client:
         agents = await client.list_agents()
         assert agents.items == ()
+
+
+async def test_tokens_of_an_issuer_beside_keys(tmp_path, make_server):
+    root = first_key(tmp_path, "read")
+    private = ec.generate_private_key(ec.SECP256R1())
+    public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(private.public_key()))
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [{**public, "kid": "1"}]}))
+    (tmp_path / "runlane.toml").write_text(
+        '[jwt]\nissuer = "https://i"\naudience = "runlane"\njwks = "keys.json"\n'
+    )
+    server = make_server(auth="jwt").start()
+
+    def token(seconds: float, **claims: object) -> str:
+        whole = {"iss": "https://i", "aud": "runlane", "sub": "alice", **claims}
+        whole["exp"] = int(time.time() + seconds)
+        return jwt.encode(whole, private, "ES256", headers={"kid": "1"})
+
+    scope = "runlane:read runlane:submit"
+    alice = token(4, scope=scope, runlane_namespace=["acme", "other"])
+    async with runlane.Client(server.address, api_key=alice) as client:
+        await client.create_session("s")
+        events = client.events("s", after_sequence=0)
+        assert (await anext(events)).actor == "client:alice"
+        with pytest.raises(CredentialInvalid):
+            await asyncio.wait_for(anext(events), 8)
+    async with runlane.Client(
+        server.address,
+        api_key=token(60, scope=scope, runlane_namespace=["acme", "other"]),
+        namespace="other",
+    ) as client:
+        assert (await client.list_sessions()).items == ()
+    async with runlane.Client(server.address, api_key=token(60)) as client:
+        with pytest.raises(CredentialInvalid):
+            await client.list_sessions()
+    async with runlane.Client(
+        server.address, api_key=token(60, runlane_namespace="acme")
+    ) as client:
+        with pytest.raises(ScopeMissing):
+            await client.list_sessions()
+    async with runlane.Client(server.address, api_key=root) as client:
+        assert (await client.list_sessions()).items == ()
+    server.stop()
+    (tmp_path / "runlane.toml").unlink()
+    code, text = make_server(auth="jwt").refuses_to_start()
+    assert (code, "go together" in text) == (2, True)

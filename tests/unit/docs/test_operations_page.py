@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 from runlane_server.cli._app import app
+from runlane_server.jwt_settings import JwtConfig
 from runlane_server.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -62,7 +63,7 @@ def test_a_setting_has_its_default_its_environment_and_its_unit(key):
     value = Settings.model_fields[key].default
     assert json.loads(plain(default)) == (list(value) if isinstance(value, tuple) else value)
     # Tables have no form that fits a variable.
-    assert plain(variable) == ("" if key == "agent" else f"RUNLANE_{key.upper()}")
+    assert plain(variable) == ("" if key in {"agent", "jwt"} else f"RUNLANE_{key.upper()}")
     expected = next((word for word in UNITS if key.endswith(f"_{word}")), None)
     if expected is None and type(value) is int:
         expected = "items"
@@ -110,6 +111,14 @@ def test_the_keys_of_agents_are_all_told():
     assert {key for key, row in rows.items() if row[1] in {"scripted", "both"}} == scripted
     servers = {plain(row[0]) for row in rows_after("| key of `[[agent.mcp]]` |")}
     assert servers == set(module.McpConfig.model_fields)
+
+
+def test_the_keys_of_an_issuer_are_all_told():
+    rows = {plain(row[0]): plain(row[1]) for row in rows_after("| key of `[jwt]` |")}
+    assert rows.keys() == JwtConfig.model_fields.keys()
+    for name, field in JwtConfig.model_fields.items():
+        told = None if rows[name] == "required" else json.loads(rows[name])
+        assert told == (None if field.is_required() else json.loads(json.dumps(field.default)))
 
 
 LOGGED = re.compile(r'\b_?log\.(info|warning|error|exception)\(\s*"([^"]+)"', re.IGNORECASE)
