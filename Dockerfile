@@ -7,6 +7,7 @@ RUN make .venv/.run && useradd --create-home runlane && mkdir /data && chown run
 USER runlane
 VOLUME /data
 EXPOSE 7480
-# Nobody is asked for a credential yet: publish the port on loopback only,
+# Nobody is asked for a credential by this command: publish the port on loopback only,
 #   docker run --publish 127.0.0.1:7480:7480 --volume runlane:/data runlane
+# or give another command, with --auth keys and --tls-cert (docs/operations.md, Access).
 CMD [".venv/bin/runlane", "serve", "--listen", "0.0.0.0:7480", "--insecure-listen", "--store", "sqlite:/data/runlane.db"]

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import structlog
 from uuid_utils import uuid7
 
+from runlane_server.access_settings import JwtConfig
 from runlane_server.app.base import Limits, Services
 from runlane_server.app.keys import KeyRing
 from runlane_server.app.service import App, Committed
 from runlane_server.core.model import Rules
 from runlane_server.executors import EMBEDDED_PREFIX, EmbeddedExecutor
-from runlane_server.jwt_settings import JwtConfig
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.clock import Clock
 from runlane_server.runtime.dispatch import Dispatch

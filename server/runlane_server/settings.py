@@ -32,7 +32,7 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as SourceError
 
-from runlane_server.jwt_settings import JwtConfig
+from runlane_server.access_settings import JwtConfig, check_access
 
 DEFAULT_FILE = "runlane.toml"
 """Read where no other file is named and it is there."""
@@ -327,35 +327,11 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _hold_together(self) -> Self:
-        if (self.auth == "jwt") != (self.jwt is not None):
-            raise ValueError('auth = "jwt" and the table [jwt] go together')
-        if bool(self.tls_cert) != bool(self.tls_key):
-            raise ValueError("tls_cert and tls_key go together")
-        if self.tls_client_ca and not self.tls_cert:
-            raise ValueError("tls_client_ca needs tls_cert and tls_key")
-        if self.channelz and self.auth != "none":
-            raise ValueError("channelz shows all connections to whoever asks: not with auth")
-        beyond = [address for address in self.listen if not is_local(address)]
-        if beyond and not self.insecure_listen:
-            lacks = []
-            if self.auth == "none" and not self.tls_client_ca:
-                lacks.append('nobody is asked for a credential (set auth = "keys")')
-            if not self.tls_cert:
-                lacks.append("what is said can be read on the way (set tls_cert and tls_key)")
-            if lacks:
-                raise ValueError(
-                    f"{beyond[0]} can be reached from other machines, and {', and '.join(lacks)}; "
-                    "to listen there all the same say --insecure-listen"
-                )
+        check_access(self, [address for address in self.listen if not is_local(address)])
         names = [agent.name for agent in self.agent]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two [[agent]] tables are named {name!r}")
-        for agent in self.agent:
-            if self.auth == "none" and agent.namespaces != ("default",):
-                raise ValueError(
-                    f"agent {agent.name!r}: without auth there is no namespace but default"
-                )
         allowed = self.agents
         if allowed:
             for name in [*names, *([self.default_agent] if self.default_agent else [])]:

@@ -6,14 +6,13 @@ import time
 import grpc
 import pytest
 import pytest_asyncio
+import runlane
 from access import (
     METHODS,
     SCOPES,
     Scene,
     bearer,
     first_key,
-    keys,
-    made_server,
     new_key,
     revoke,
     scope_of,
@@ -27,7 +26,17 @@ from runlane.v1 import (
     session_service_pb2,
 )
 from runlane_server.transport import access as door
-from support_server import Link, ServerProcess, refused, reserve, seconds, told, unique, within
+from support_server import (
+    Link,
+    ServerProcess,
+    refused,
+    reserve,
+    rest,
+    seconds,
+    told,
+    unique,
+    within,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -414,6 +423,51 @@ async def test_what_lasts_ends_when_its_key_is_revoked_and_no_other(root, opened
     await asyncio.gather(*others.values(), return_exceptions=True)
 
 
+async def test_a_reader_that_stands_still_is_cut_too(root, opened):
+    gone = await new_key(root, "gone")
+    link = opened(gone.secret)
+    session = unique("slow")
+    for _ in range(40):
+        await link.submit(session, "x" * 200_000, mode="MODE_QUEUE")
+    stream = link.stream(session, include_messages=True)
+    await stream.read()
+    await asyncio.sleep(0.3)
+    await revoke(root, gone.key.key_id)
+    await asyncio.sleep(0.3)
+
+    async def to_the_end():
+        async for _ in rest(stream):
+            pass
+
+    error = await within(10, refused(to_the_end()))
+    assert error.reason == "CREDENTIAL_INVALID"
+
+
+async def test_an_executor_needs_its_scope_alone(asking, root, opened):
+    class Model:
+        async def complete(self, request):
+            if request.messages[-1].role == "tool":
+                return runlane.ModelResponse(text="done")
+            use = runlane.ToolUseBlock(tool_call_id="c", name="ping", arguments={})
+            return runlane.ModelResponse(content=[use])
+
+    def ping() -> str:
+        """Answers."""
+        return "pong"
+
+    secret = (await new_key(root, "worker", "execute")).secret
+    session = unique("worked")
+    agent = runlane.Agent(session, model=Model(), tools=[runlane.tool(ping)])
+    user = opened((await new_key(root, "user", "read", "submit")).secret)
+    receipt = await user.submit(session)
+    async with (
+        runlane.Client(asking.address, api_key=secret) as client,
+        runlane.Executor(client, agent),
+    ):
+        run = await user.wait_run(receipt.submission.run_id)
+    assert run.outcome.stop_reason == 1
+
+
 async def test_what_lasts_ends_when_its_key_expires(root, opened):
     link = opened((await new_key(root, "late", lifetime=2)).secret)
     begun = time.monotonic()
@@ -447,51 +501,3 @@ async def test_events_name_the_key_that_caused_them(root, opened):
     assert actors["interaction_opened"] == "executor:worker-1"
     assert actors["interaction_answered"] == "client:bob"
     assert actors["run_terminal"] == "client:alice"
-
-
-async def test_the_first_key_is_made_in_the_file_and_the_next_through_the_server(
-    tmp_path, make_server
-):
-    listed = keys(tmp_path, "list", "--store", "sqlite:runlane.db")
-    assert (listed.returncode, "there is no such file" in listed.stderr) == (1, True)
-    server = made_server(make_server, tmp_path, "admin")
-    file = server.path.read_bytes() + server.path.with_name("runlane.db-wal").read_bytes()
-    assert server.root.encode() not in file
-    assert server.root[40:].encode() not in file
-    where = ("--target", server.address)
-    assert "CREDENTIAL_MISSING" in keys(tmp_path, "list", *where).stderr
-    made = keys(
-        tmp_path, "create", "bot", "--scope", "read", *where, "--json", RUNLANE_API_KEY=server.root
-    )
-    assert made.returncode == 0, made.stderr
-    assert '"name":"bot"' in made.stdout
-    table = keys(tmp_path, "list", *where, "--api-key", server.root)
-    assert "bot" in table.stdout
-    assert server.root not in table.stdout + table.stderr
-    held = keys(tmp_path, "list", "--store", "sqlite:runlane.db", RUNLANE_API_KEY=server.root)
-    assert "is in use by process" in held.stderr
-    for wrong in (
-        ["create", "x", "--scope", "all"],
-        ["create", "x", "--scope", "read", "--expires", "soon"],
-    ):
-        assert keys(tmp_path, *wrong).returncode == 2
-    server.stop()
-    listed = keys(tmp_path, "list", "--store", "sqlite:runlane.db", "--json")
-    assert listed.stdout.count('"key_id"') == 2
-
-
-async def test_without_a_key_a_server_that_asks_says_so(tmp_path, make_server):
-    server = make_server(auth="keys").start()
-    assert "there is no API key yet" in server.told()
-    async with Link(server.address) as link:
-        assert (await refused(link.session("s"))).reason == "CREDENTIAL_MISSING"
-    server.stop()
-    root = first_key(tmp_path)
-    server.settings["auth"] = "none"
-    server.start()
-    assert "API keys are not asked for" in server.told()
-    async with Link(server.address, metadata=bearer(root)) as link:
-        await link.create("s")
-        # On this machine, with nobody asked, all keys are seen and made.
-        assert len((await link.admin.ListKeys(admin_service_pb2.ListKeysRequest())).keys) == 1
-        await new_key(link, "more", "read", namespace="elsewhere")

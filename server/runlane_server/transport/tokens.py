@@ -13,9 +13,9 @@ from urllib.request import Request, urlopen
 import jwt
 import structlog
 
+from runlane_server.access_settings import JwtConfig
 from runlane_server.app.keys import Grant
 from runlane_server.core.keys import Scope, scope_bits
-from runlane_server.jwt_settings import JwtConfig
 from runlane_server.runtime.engine import Time
 from runlane_server.transport.access import unknown
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import typer
+from runlane_server.access_settings import JwtConfig
 from runlane_server.cli._app import app
-from runlane_server.jwt_settings import JwtConfig
 from runlane_server.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -275,3 +275,45 @@ def test_tools_of_an_agent(tmp_path):
 )
 def test_wrong_tools_of_an_agent(tmp_path, old, new, told):
     assert told in refusal(write(tmp_path / "r.toml", TOOLS.replace(old, new)))
+
+
+BARE = {"name": "a", "model": {"kind": "scripted"}}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"auth": "jwt"}, "go together"),
+        ({"auth": "passwords"}, "--auth"),
+        ({"tls_key": "k"}, "go together"),
+        ({"tls_client_ca": "c"}, "needs tls_cert"),
+        ({"auth": "keys", "channelz": True}, "channelz"),
+        ({"agent": [{**BARE, "namespaces": ["b"]}]}, "only namespace"),
+        ({"auth": "keys", "agent": [{**BARE, "namespaces": []}]}, "at least 1 item"),
+        ({"listen": ["0.0.0.0:1"], "auth": "keys"}, "tls_cert"),
+        ({"listen": ["[::]:1"], "tls_cert": "c", "tls_key": "k"}, "credential"),
+    ],
+)
+def test_access_that_does_not_hold_together_is_refused(flags, words):
+    assert words in refusal(flags=flags)
+
+
+def test_access_that_holds_together(tmp_path):
+    tls = {"listen": ["0.0.0.0:1"], "tls_cert": "c", "tls_key": "k"}
+    assert load(flags={**tls, "auth": "keys"}).auth == "keys"
+    assert load(flags={**tls, "tls_client_ca": "a"}).auth == "none"
+    assert load(flags={"listen": ["0.0.0.0:1"], "insecure_listen": True}).auth == "none"
+    file = write(
+        tmp_path / "etc" / "r.toml",
+        'auth = "jwt"\ntls_cert = "c"\ntls_key = "/k"\n'
+        '[jwt]\nissuer = "i"\naudience = "a"\njwks = "keys.json"\n',
+    )
+    settings = load(file)
+    assert (settings.tls_cert, settings.tls_key) == (str(tmp_path / "etc" / "c"), "/k")
+    assert settings.jwt.jwks == str(tmp_path / "etc" / "keys.json")
+
+
+def test_variables_of_clients_are_none_of_the_server(monkeypatch):
+    for name in ("API_KEY", "NAMESPACE", "TLS_CA"):
+        monkeypatch.setenv(f"RUNLANE_{name}", "x")
+    assert load() == Settings()

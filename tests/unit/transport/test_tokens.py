@@ -8,9 +8,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from pydantic import ValidationError
+from runlane_server.access_settings import JwtConfig
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.keys import Scope, scope_bits
-from runlane_server.jwt_settings import JwtConfig
 from runlane_server.transport import tokens as module
 from runlane_server.transport.tokens import JwtTokens, read_keys
 
@@ -133,7 +133,7 @@ async def test_claims_are_named_by_settings():
         {"key": "x" * 64, "kid": "rsa", "algorithm": "HS256"},
         {"algorithm": "RS512"},
     ],
-    ids=str,
+    ids=" ".join,
 )
 async def test_what_does_not_fit_is_refused(claims):
     issuer = Issuer()

@@ -1,10 +1,14 @@
-"""Settings of an issuer of tokens: the table `[jwt]`."""
+"""Settings of who is let in: the table `[jwt]`, and what must hold together."""
 
 import ipaddress
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+if TYPE_CHECKING:
+    from runlane_server.settings import Settings
 
 # Those of a public key alone: what the server verifies with must not be fit to sign with.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]
@@ -56,3 +60,39 @@ def _is_here(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_access(settings: "Settings", beyond: Sequence[str]) -> None:
+    """Checks that whoever reaches a server is asked who they are, and not overheard.
+
+    Args:
+        settings: What is set.
+        beyond: The addresses that other machines reach.
+
+    Raises:
+        ValueError: They are not, and `insecure_listen` does not allow it; or what is set does
+            not go together.
+    """
+    if (settings.auth == "jwt") != (settings.jwt is not None):
+        raise ValueError('auth = "jwt" and the table [jwt] go together')
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise ValueError("tls_cert and tls_key go together")
+    if settings.tls_client_ca and not settings.tls_cert:
+        raise ValueError("tls_client_ca needs tls_cert and tls_key")
+    if settings.channelz and settings.auth != "none":
+        raise ValueError("channelz shows all connections to whoever asks: not with auth")
+    for agent in settings.agent:
+        if settings.auth == "none" and agent.namespaces != ("default",):
+            raise ValueError(f"agent {agent.name!r}: without auth, default is the only namespace")
+    if not beyond or settings.insecure_listen:
+        return
+    lacks = []
+    if settings.auth == "none" and not settings.tls_client_ca:
+        lacks.append('nobody is asked for a credential (set auth = "keys")')
+    if not settings.tls_cert:
+        lacks.append("what is said can be read on the way (set tls_cert and tls_key)")
+    if lacks:
+        raise ValueError(
+            f"{beyond[0]} can be reached from other machines, and {', and '.join(lacks)}; "
+            "to listen there all the same say --insecure-listen"
+        )
