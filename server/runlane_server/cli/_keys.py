@@ -212,10 +212,10 @@ class _Place:
         from runlane_server.store.errors import StoreError, StoreHeld
 
         settings = self._settings()
-        path = settings.store_path
-        if path is None:
+        if settings.store == "memory":
             raise NotDone("the store is memory, which only its server has: name it with --target")
-        if not new and not path.exists():
+        path = settings.store_path
+        if path is not None and not new and not path.exists():
             raise NotDone(f"{path}: there is no such file")
         try:
             address = await stack.enter_async_context(bootstrap.private_server(settings))
@@ -224,7 +224,8 @@ class _Place:
             return None
         except StoreError as error:
             raise NotDone(str(error)) from None
-        typer.echo(f"runlane: {path} is open to no server: its keys are changed in it", err=True)
+        if path is not None:
+            typer.echo(f"runlane: no server has {path}: this is done in the file", err=True)
         return address
 
     def _settings(self) -> "Settings":
