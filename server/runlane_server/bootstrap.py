@@ -24,7 +24,7 @@ from runlane_server.runtime.engine import Engine, Time
 from runlane_server.settings import Settings
 from runlane_server.store.base import Store
 from runlane_server.store.errors import StoreRefused
-from runlane_server.store.sqlite import SqliteStore, check_file
+from runlane_server.store.sqlite import SqliteStore, backup, check_file, restore
 from runlane_server.transport.codec import ProtoCodec
 from runlane_server.transport.limits import FIXED_LIMITS
 from runlane_server.transport.server import GrpcServer, GrpcSettings
@@ -196,3 +196,21 @@ async def check_store(spec: str) -> list[str]:
     if kind != "sqlite":
         raise StoreRefused(f"{spec}: only sqlite:PATH can be checked")
     return await asyncio.to_thread(check_file, Path(path))
+
+
+async def backup_store(source: Path, target: Path) -> list[str]:
+    """Copies a store beside its server; returns what is wrong with the copy: then there is none.
+
+    Raises:
+        StoreError: The target exists, or the source cannot be copied.
+    """
+    return await asyncio.to_thread(backup, source, target)
+
+
+async def restore_store(source: Path, target: Path, *, replace: bool) -> tuple[list[str], int]:
+    """Makes a store of a copy; returns what is wrong with the copy, and the new epoch.
+
+    Raises:
+        StoreError: A server has the target, it exists, or the source cannot be copied.
+    """
+    return await asyncio.to_thread(restore, source, target, replace=replace)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from runlane_server.cli import _chat, _commands, _demo, _serve, _waits
+from runlane_server.cli import _chat, _commands, _db, _demo, _serve, _waits
 
 app = typer.Typer(
     name="runlane",
@@ -22,7 +22,7 @@ start `runlane serve` and `runlane chat first`.""",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_db = typer.Typer(
+_files = typer.Typer(
     help="Look after the file in which a server keeps its data.", no_args_is_help=True
 )
 
@@ -47,8 +47,10 @@ def _options(
 
 app.command(rich_help_panel="Server")(_serve.serve)
 app.command(rich_help_panel="Server")(_demo.demo)
-app.add_typer(_db, name="db", rich_help_panel="Server")
-_db.command()(_serve.check)
+app.add_typer(_files, name="db", rich_help_panel="Server")
+_files.command()(_db.check)
+_files.command()(_db.backup)
+_files.command()(_db.restore)
 app.command(rich_help_panel="Talk")(_chat.chat)
 app.command(rich_help_panel="Talk")(_commands.submit)
 app.command(rich_help_panel="Talk")(_commands.interrupt)
