@@ -21,6 +21,7 @@ from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.clock import Clock
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Time
+from runlane_server.runtime.stats import Stats
 from runlane_server.settings import Settings
 from runlane_server.store.base import Store
 from runlane_server.store.errors import StoreRefused
@@ -68,7 +69,8 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
         sweep_delay=int(settings.sweep_delay_seconds * MICROSECONDS),
     )
     bus, dispatch, codec = Bus(settings.bookmark_seconds), Dispatch(), ProtoCodec()
-    observer = Committed(bus, dispatch)
+    stats = Stats()
+    observer = Committed(bus, dispatch, stats)
     engine = Engine(
         store,
         codec,
@@ -80,6 +82,7 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
         linger=settings.linger_milliseconds / 1000,
         batch_max=settings.batch_max,
         deaf_gap=DEAF_GAP,
+        stats=stats,
     )
     limits = Limits(settings.streams_max, settings.request_keep_hours * 3600 * MICROSECONDS)
     services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits)
@@ -137,6 +140,7 @@ async def _serve(
             channelz=settings.channelz,
             max_connection_age=settings.max_connection_age_seconds or None,
         ),
+        app.stats,
     )
     async with contextlib.AsyncExitStack() as stack:
         # The embedded executor is a client like any other, at a door that nobody else can
@@ -146,6 +150,7 @@ async def _serve(
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="runlane-"))
             door = [f"unix:{Path(folder, 'executor.sock')}"]
         _refuse_taken(settings.listen)
+        await _serve_metrics(app, settings.metrics_listen, stack)
         ports = await _listen(server, [*settings.listen, *door])
         embedded = None
         if settings.agent:
@@ -156,6 +161,23 @@ async def _serve(
         log.info("draining", grace_seconds=settings.drain_grace_seconds)
         finish = embedded.drain if embedded is not None else None
         await server.drain(settings.drain_grace_seconds, finish)
+
+
+async def _serve_metrics(app: App, address: str, stack: contextlib.AsyncExitStack) -> None:
+    """Serves metrics until the stack unwinds."""
+    if not address:
+        return
+    # The library is an import of its own weight, and not everybody wants it.
+    from runlane_server.observability import MetricsServer  # noqa: PLC0415
+
+    metrics = MetricsServer(app)
+    host, _, port = address.rpartition(":")
+    try:
+        bound = metrics.start(host.strip("[]"), int(port))
+    except OSError as error:
+        raise OSError(f"cannot listen on {address}: {error.strerror}") from error
+    stack.push_async_callback(metrics.close)
+    log.info("serving metrics", address=f"{host}:{bound}")
 
 
 async def _listen(server: GrpcServer, addresses: list[str]) -> list[int]:

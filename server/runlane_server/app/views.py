@@ -254,3 +254,25 @@ class EventQuery:
     include_messages: bool = False
     include_deltas: bool = False
     include_control: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Gauges:
+    """What there is in a server process at one moment.
+
+    Attributes:
+        writes_waiting: For a transaction.
+        store_away: The store has refused a write, and taken none since.
+        hot_sessions: Whose state is kept in memory.
+        queued: Activations that wait for an executor; those that back off do not.
+        notices: Not applied yet.
+    """
+
+    writes_waiting: int
+    store_away: bool
+    hot_sessions: int
+    streams: int
+    leases: int
+    queued: int
+    queued_oldest_seconds: float
+    notices: int

@@ -70,6 +70,14 @@ Channelz = Annotated[
         rich_help_panel=_SERVER,
     ),
 ]
+MetricsListen = Annotated[
+    str | None,
+    typer.Option(
+        help="Serve metrics for Prometheus at HOST:PORT.",
+        show_default="nowhere",
+        rich_help_panel=_SERVER,
+    ),
+]
 DefaultAgent = Annotated[
     str | None, typer.Option(help="The agent of runs that name none.", rich_help_panel=_AGENTS)
 ]
@@ -105,6 +113,7 @@ def serve(
     config: Config = None,
     insecure_listen: InsecureListen = None,
     drain_grace_seconds: DrainGrace = None,
+    metrics_listen: MetricsListen = None,
     channelz: Channelz = None,
     default_agent: DefaultAgent = None,
     agents: Agents = None,
@@ -122,6 +131,7 @@ def serve(
         "store": store,
         "insecure_listen": insecure_listen,
         "drain_grace_seconds": drain_grace_seconds,
+        "metrics_listen": metrics_listen,
         "channelz": channelz,
         "default_agent": default_agent,
         "agents": agents,

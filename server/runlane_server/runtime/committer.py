@@ -8,9 +8,11 @@ most one unresolved batch, and what is decided meanwhile joins the next.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from runlane_server.runtime.stats import Stats
 from runlane_server.store.base import Conflict, Outcome, Unavailable, Write
 
 FALL = 0.8
@@ -43,6 +45,7 @@ class Committer(Generic[E]):
         linger: float = 0.005,
         batch_max: int = 512,
         waiting_max: int = 8192,
+        stats: Stats | None = None,
     ) -> None:
         """Makes a committer.
 
@@ -51,16 +54,22 @@ class Committer(Generic[E]):
             linger: Seconds that a batch waits for more, at most.
             batch_max: Writes in a batch.
             waiting_max: Writes that wait; beyond it `room` waits.
+            stats: Counts batches.
         """
         self._commit = commit
         self._linger = linger
         self._batch_max = batch_max
         self._waiting_max = waiting_max
+        self._stats = stats or Stats()
         self._queue: list[E] = []
         self._expected = 1.0
         self._flight: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._room: list[asyncio.Future[None]] = []
+
+    def __len__(self) -> int:
+        """Returns how many writes wait."""
+        return len(self._queue)
 
     async def room(self) -> None:
         """Waits while too many writes wait. To be awaited before a decision, never after."""
@@ -110,10 +119,13 @@ class Committer(Generic[E]):
             self._flight = asyncio.get_running_loop().create_task(self._fly(batch))
 
     async def _fly(self, batch: list[E]) -> None:
+        start = time.perf_counter()
         try:
             outcomes = await self._commit([entry.write for entry in batch])
         except Exception as error:  # noqa: BLE001 - nobody may be left waiting
             outcomes = [Unavailable(repr(error)) for _ in batch]
+        self._stats.batch_size.add(len(batch))
+        self._stats.commit_seconds.add(time.perf_counter() - start)
         self._flight = None
         self._expected = max(1.0, len(batch), self._expected * FALL)
         for entry, outcome in zip(batch, outcomes, strict=True):

@@ -216,6 +216,25 @@ class Dispatch:
             and (executor.polling or executor.last_poll_time >= since)
         )
 
+    def queued(self, namespace: str | None = None) -> tuple[int, int]:
+        """Returns how many activations wait for an executor, and since when the oldest does.
+
+        None: in all namespaces. The time is 0 where none waits; those that back off do not.
+        """
+        lanes = [
+            lane
+            for (where, _), lane in self._lanes.items()
+            if lane.queued and namespace in {None, where}
+        ]
+        times = [next(iter(lane.queued.values())).queue_time for lane in lanes]
+        return sum(len(lane.queued) for lane in lanes), min(times, default=0)
+
+    def leased(self, namespace: str | None = None) -> int:
+        """Returns how many activations executors have."""
+        if namespace is None:
+            return len(self._leases)
+        return sum(lane.leased for (where, _), lane in self._lanes.items() if where == namespace)
+
     def leased_by(self, namespace: str, executor_id: str) -> int:
         """Returns how many activations an executor has."""
         return sum(

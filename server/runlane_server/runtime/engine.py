@@ -28,6 +28,7 @@ from runlane_server.runtime.committer import Committer
 from runlane_server.runtime.hearing import Hearing
 from runlane_server.runtime.records import decode_answer, encode_answer, encode_state
 from runlane_server.runtime.slots import Slot, Slots
+from runlane_server.runtime.stats import Stats
 from runlane_server.store.base import (
     Committed,
     CommitUnit,
@@ -180,10 +181,12 @@ class Engine:
         linger: float = 0.005,
         batch_max: int = 512,
         deaf_gap: int | None = None,
+        stats: Stats | None = None,
     ) -> None:
         self._store = store
         self._codec = codec
         self.clock = clock
+        self.stats = stats or Stats()
         self.rules = rules
         self._new_id = new_id
         self._observer = observer
@@ -193,11 +196,26 @@ class Engine:
         self._flights: dict[RequestKey, _Flight] = {}
         self._answers: OrderedDict[RequestKey, tuple[bytes, Answer]] = OrderedDict()
         self._committer: Committer[_Entry] = Committer(
-            store.commit, linger=linger, batch_max=batch_max
+            store.commit, linger=linger, batch_max=batch_max, stats=self.stats
         )
         # No other process, and no other life of this one, can make the same token.
         self._boot = os.urandom(8)
         self._tokens = 0
+
+    @property
+    def writes_waiting(self) -> int:
+        """How many writes wait for a transaction."""
+        return len(self._committer)
+
+    @property
+    def hot_sessions(self) -> int:
+        """How many sessions have their state kept in memory."""
+        return len(self._slots)
+
+    @property
+    def store_away(self) -> bool:
+        """Whether the store has refused a write, and taken none since."""
+        return self._hearing.store_away
 
     async def look(self) -> None:
         """Takes note of the time, and tries the store where it was away; once a second."""
@@ -461,6 +479,8 @@ class Engine:
         committed = isinstance(outcome, Committed)
         if committed or isinstance(outcome, Unavailable):
             self._hearing.store(self.clock.now(), taken=committed)
+        if not committed:
+            self.stats.refused(outcome)
         for slot in entry.slots:
             if slot.last_write is entry:
                 slot.last_write = None

@@ -16,6 +16,7 @@ from runlane.v1 import (
     session_service_pb2,
 )
 
+from runlane_server.runtime.stats import Stats
 from runlane_server.transport.admin import AdminServicer
 from runlane_server.transport.binding import Door, service_handler
 from runlane_server.transport.executor import ExecutorServicer
@@ -85,10 +86,12 @@ def _options(settings: GrpcSettings) -> list[tuple[str, Any]]:
 class GrpcServer:
     """Serves an app. Made, started and drained on one event loop."""
 
-    def __init__(self, app: AppPort, settings: GrpcSettings | None = None) -> None:
+    def __init__(
+        self, app: AppPort, settings: GrpcSettings | None = None, stats: Stats | None = None
+    ) -> None:
         settings = settings or GrpcSettings()
         self._app = app
-        self._door = Door()
+        self._door = Door(stats)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_options(settings))
         servicers = (
