@@ -103,6 +103,10 @@ class App(Sessions, Inputs, Control, Execution, Queries, Streams):
             await asyncio.wait(self.services.background)
         await self.services.engine.flush()
 
+    def ready(self) -> bool:
+        """Whether the store takes writes."""
+        return not self.services.engine.store_away
+
     @property
     def stats(self) -> Stats:
         """What this process has counted."""

@@ -262,7 +262,7 @@ class Gauges:
 
     Attributes:
         writes_waiting: For a transaction.
-        store_away: The store has refused a write, and taken none since.
+        store_away: The store takes no writes.
         hot_sessions: Whose state is kept in memory.
         queued: Activations that wait for an executor; those that back off do not.
         notices: Not applied yet.

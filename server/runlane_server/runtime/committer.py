@@ -64,12 +64,18 @@ class Committer(Generic[E]):
         self._queue: list[E] = []
         self._expected = 1.0
         self._flight: asyncio.Task[None] | None = None
+        self._flight_start = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._room: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
         """Returns how many writes wait."""
         return len(self._queue)
+
+    @property
+    def flight_seconds(self) -> float:
+        """How long the batch that is in flight has been; 0 where none is."""
+        return time.perf_counter() - self._flight_start if self._flight is not None else 0.0
 
     async def room(self) -> None:
         """Waits while too many writes wait. To be awaited before a decision, never after."""
@@ -116,10 +122,11 @@ class Committer(Generic[E]):
             else:
                 entry.resolve(Conflict())
         if batch:
+            self._flight_start = time.perf_counter()
             self._flight = asyncio.get_running_loop().create_task(self._fly(batch))
 
     async def _fly(self, batch: list[E]) -> None:
-        start = time.perf_counter()
+        start = self._flight_start
         try:
             outcomes = await self._commit([entry.write for entry in batch])
         except Exception as error:  # noqa: BLE001 - nobody may be left waiting

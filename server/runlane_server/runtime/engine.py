@@ -49,6 +49,9 @@ from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
 ATTEMPTS = 50
 """Decisions that one command may take; beyond it something is wrong."""
 
+STANDS_STILL = 10.0
+"""Seconds after which a transaction that has not ended counts as one that never will."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -214,13 +217,14 @@ class Engine:
 
     @property
     def store_away(self) -> bool:
-        """Whether the store has refused a write, and taken none since."""
-        return self._hearing.store_away
+        """Whether the store takes no writes: it refused the last one, or does not end it."""
+        return self._hearing.store_away or self._committer.flight_seconds > STANDS_STILL
 
     async def look(self) -> None:
-        """Takes note of the time, and tries the store where it was away; once a second."""
-        self._hearing.look(self.clock.now())
-        if self._hearing.store_away:
+        """Takes note of the time, and tries the store where it is in doubt; once a second."""
+        now = self.clock.now()
+        self._hearing.look(now)
+        if self._hearing.doubts(now):
             await self.write(CommitUnit())
 
     async def flush(self) -> None:

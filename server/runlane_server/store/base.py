@@ -101,6 +101,9 @@ class RequestRecord:
 class CommitUnit:
     """All or none: commits of one or two sessions and the record of their request.
 
+    One that holds nothing tells whether the store takes writes: it is written to disk like
+    any other, and leaves nothing.
+
     Attributes:
         sessions: In order of (namespace, session_id). May be empty.
         unchanged: Sessions that must still have this token and are not written: what a

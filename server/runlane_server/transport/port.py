@@ -310,6 +310,9 @@ class AppPort(Protocol):
     ) -> tuple[list[AgentView], str | None]:
         """Lists agents by name; also the name that the next page is after."""
 
+    def ready(self) -> bool:
+        """Whether the store takes writes."""
+
     def server_info(self) -> ServerInfoView:
         """Describes the server."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from runlane.v1 import (
     admin_service_pb2,
@@ -29,8 +30,11 @@ from runlane_server.transport.session import SessionServicer
 
 PENDING_CALLS_MAX = 20_000
 
+_LOOK_SECONDS = 0.5
 _QUIET_SECONDS = 0.05
 _STOP_SECONDS = 0.5
+
+_log = structlog.get_logger(__name__)
 
 SERVICES = tuple(
     module.DESCRIPTOR.services_by_name[name]
@@ -93,6 +97,7 @@ class GrpcServer:
         self._app = app
         self._door = Door(stats)
         self._health = health.aio.HealthServicer()
+        self._watching: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(options=_options(settings))
         servicers = (
             SessionServicer(app),
@@ -129,9 +134,29 @@ class GrpcServer:
             for address in addresses
         ]
         await self._server.start()
-        for name in ("", *(service.full_name for service in SERVICES)):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await self._tell(ready=True)
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
         return ports
+
+    async def _tell(self, *, ready: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        for name in ("", *(service.full_name for service in SERVICES)):
+            await self._health.set(name, status.SERVING if ready else status.NOT_SERVING)
+
+    async def _watch(self) -> None:
+        """Keeps the health to what the app says."""
+        told = True
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            ready = self._app.ready()
+            if ready == told:
+                continue
+            told = ready
+            await self._tell(ready=ready)
+            if ready:
+                _log.info("serving again")
+            else:
+                _log.warning("not serving: the store takes no writes")
 
     async def drain(
         self, grace: float, finish: Callable[[], Awaitable[None]] | None = None
@@ -142,6 +167,8 @@ class GrpcServer:
             grace: Seconds.
             finish: Awaited once nobody new comes in; executors may still commit meanwhile.
         """
+        if self._watching is not None:
+            self._watching.cancel()
         # Whoever picks a server by its health is to know before anything fails.
         await self._health.enter_graceful_shutdown()
         self._door.draining = True

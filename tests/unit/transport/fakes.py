@@ -154,6 +154,7 @@ class FakeApp:
     def __init__(self):
         self.asked = []
         self.raising = None
+        self.store_up = True
         self.drained = asyncio.Event()
         self.entered = asyncio.Event()
         self.closed = asyncio.Event()
@@ -387,6 +388,9 @@ class FakeApp:
     def list_agents(self, *args):
         self.asked.append(("list_agents", *args))
         return [AgentView("a", NOW, 1, 2, 3)], "a"
+
+    def ready(self):
+        return self.store_up
 
     def server_info(self):
         return ServerInfoView("0.1", "memory", False, "store", 1, ["f"], [("x_max", 1, "items")])
