@@ -102,6 +102,8 @@ POLICIES: Final[dict[type[Message], Policy]] = {
     executor_pb.CommitRequest: _FENCED,
     admin_pb.ListStalledRunsRequest: _PLAIN,
     admin_pb.SettleRunRequest: _PLAIN,
+    admin_pb.GetOverviewRequest: _PLAIN,
+    admin_pb.ListExecutorsRequest: _PLAIN,
     server_pb.GetServerInfoRequest: _PLAIN,
 }
 

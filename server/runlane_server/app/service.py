@@ -7,6 +7,7 @@ from runlane_server.app.base import Services
 from runlane_server.app.control import Control
 from runlane_server.app.execution import Execution
 from runlane_server.app.inputs import Inputs
+from runlane_server.app.overview import Overviews
 from runlane_server.app.queries import Queries
 from runlane_server.app.sessions import Sessions
 from runlane_server.app.streams import Streams
@@ -45,7 +46,7 @@ class Committed:
             self.timers.renewed(key, activation_id, expire_time)
 
 
-class App(Sessions, Inputs, Control, Execution, Queries, Streams):
+class App(Sessions, Inputs, Control, Execution, Queries, Streams, Overviews):
     """The use cases of one server process."""
 
     def __init__(

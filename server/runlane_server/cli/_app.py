@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from runlane_server.cli import _chat, _commands, _db, _demo, _serve, _waits
+from runlane_server.cli import _chat, _commands, _db, _demo, _serve, _waits, _watch
 
 app = typer.Typer(
     name="runlane",
@@ -66,3 +66,5 @@ app.command(rich_help_panel="Look")(_commands.children)
 app.command(rich_help_panel="Look")(_commands.tail)
 app.command(rich_help_panel="Look")(_waits.inbox)
 app.command(rich_help_panel="Look")(_waits.tools)
+app.command(rich_help_panel="Look")(_watch.overview)
+app.command(rich_help_panel="Look")(_watch.executors)

@@ -401,6 +401,27 @@ class LiveRows:
 
 
 @dataclass(slots=True)
+class Counts:
+    """How much of some things there is, up to a limit.
+
+    Attributes:
+        sessions: By status, among those that changed last.
+        more_sessions: Whether there are more than were counted.
+        live_runs: Of those sessions, by phase.
+        stalled_runs: Live runs that are stalled.
+        open_interactions: But for proxies.
+        size: Bytes of the whole store, of all namespaces.
+    """
+
+    sessions: dict[SessionStatus, int]
+    more_sessions: bool
+    live_runs: dict[Phase, int]
+    stalled_runs: int
+    open_interactions: int
+    size: int
+
+
+@dataclass(slots=True)
 class QueuedActivation:
     """An activation that waits for an executor."""
 
@@ -614,6 +635,9 @@ class Store(Protocol):
 
     async def ancestors(self, key: SessionKey, limit: int) -> list[tuple[str, str]]:
         """Reads (session_id, run_id) of the direct source, its source, and so on."""
+
+    async def counts(self, namespace: str, limit: int) -> Counts:
+        """Counts, looking at `limit` rows of a kind at most."""
 
     async def queued_activations(self) -> list[QueuedActivation]:
         """Reads all activations that wait, ascending by queue_time."""

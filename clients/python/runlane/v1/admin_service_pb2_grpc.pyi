@@ -39,6 +39,12 @@ class AdminServiceStub:
     """Ends a live run by hand, whatever it is doing: FAILED or CANCELLED, or OUTCOME_UNKNOWN
     where a call is claimed. Fails with RUN_NOT_FOUND. A terminal one is returned unchanged.
     """
+    GetOverview: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetOverviewRequest, _admin_service_pb2.GetOverviewResponse]
+    """Tells how the namespace and the server are doing, in a few bounded reads."""
+    ListExecutors: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListExecutorsRequest, _admin_service_pb2.ListExecutorsResponse]
+    """Lists the executors that poll or did within the last hour, and those that have
+    activations, by id.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -50,6 +56,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     SettleRun: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.SettleRunRequest, _admin_service_pb2.SettleRunResponse]  # type: ignore[assignment]
     """Ends a live run by hand, whatever it is doing: FAILED or CANCELLED, or OUTCOME_UNKNOWN
     where a call is claimed. Fails with RUN_NOT_FOUND. A terminal one is returned unchanged.
+    """
+    GetOverview: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetOverviewRequest, _admin_service_pb2.GetOverviewResponse]  # type: ignore[assignment]
+    """Tells how the namespace and the server are doing, in a few bounded reads."""
+    ListExecutors: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListExecutorsRequest, _admin_service_pb2.ListExecutorsResponse]  # type: ignore[assignment]
+    """Lists the executors that poll or did within the last hour, and those that have
+    activations, by id.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -71,6 +83,24 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_service_pb2.SettleRunResponse, _abc.Awaitable[_admin_service_pb2.SettleRunResponse]]:
         """Ends a live run by hand, whatever it is doing: FAILED or CANCELLED, or OUTCOME_UNKNOWN
         where a call is claimed. Fails with RUN_NOT_FOUND. A terminal one is returned unchanged.
+        """
+
+    @_abc_1.abstractmethod
+    def GetOverview(
+        self,
+        request: _admin_service_pb2.GetOverviewRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetOverviewResponse, _abc.Awaitable[_admin_service_pb2.GetOverviewResponse]]:
+        """Tells how the namespace and the server are doing, in a few bounded reads."""
+
+    @_abc_1.abstractmethod
+    def ListExecutors(
+        self,
+        request: _admin_service_pb2.ListExecutorsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListExecutorsResponse, _abc.Awaitable[_admin_service_pb2.ListExecutorsResponse]]:
+        """Lists the executors that poll or did within the last hour, and those that have
+        activations, by id.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

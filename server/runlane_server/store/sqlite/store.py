@@ -9,6 +9,7 @@ from typing import TypeVar
 from runlane_server.core.model import SessionKey
 from runlane_server.core.words import InteractionState, Phase, SubmissionState
 from runlane_server.store.base import (
+    Counts,
     EventGroup,
     InteractionRow,
     LiveLease,
@@ -341,6 +342,10 @@ class SqliteStore:
     async def ancestors(self, key: SessionKey, limit: int) -> list[tuple[str, str]]:
         """Reads (session_id, run_id) of the direct source, its source, and so on."""
         return await self._read(reads.ancestors, key, limit)
+
+    async def counts(self, namespace: str, limit: int) -> Counts:
+        """Counts, looking at `limit` rows of a kind at most."""
+        return await self._read(lists.counts, namespace, limit)
 
     async def queued_activations(self) -> list[QueuedActivation]:
         """Reads all activations that wait, ascending by queue_time."""
