@@ -25,7 +25,14 @@ from runlane_server.runtime.stats import Stats
 from runlane_server.settings import Settings
 from runlane_server.store.base import Store
 from runlane_server.store.errors import StoreRefused
-from runlane_server.store.sqlite import SqliteStore, backup, check_file, restore
+from runlane_server.store.sqlite import (
+    Examined,
+    SqliteStore,
+    backup_file,
+    check_file,
+    examine_file,
+    restore_file,
+)
 from runlane_server.transport.codec import ProtoCodec
 from runlane_server.transport.limits import FIXED_LIMITS
 from runlane_server.transport.server import GrpcServer, GrpcSettings
@@ -226,7 +233,7 @@ async def backup_store(source: Path, target: Path) -> list[str]:
     Raises:
         StoreError: The target exists, or the source cannot be copied.
     """
-    return await asyncio.to_thread(backup, source, target)
+    return await asyncio.to_thread(backup_file, source, target)
 
 
 async def restore_store(source: Path, target: Path, *, replace: bool) -> tuple[list[str], int]:
@@ -235,4 +242,9 @@ async def restore_store(source: Path, target: Path, *, replace: bool) -> tuple[l
     Raises:
         StoreError: A server has the target, it exists, or the source cannot be copied.
     """
-    return await asyncio.to_thread(restore, source, target, replace=replace)
+    return await asyncio.to_thread(restore_file, source, target, replace=replace)
+
+
+def examine_store(path: Path, read_max: int) -> Examined:
+    """Looks at the file of a store, also beside its server; reads one up to so many bytes."""
+    return examine_file(path, read_max)

@@ -28,6 +28,7 @@ async def test_an_overview_counts_what_there_is(server):
         assert empty.open_session_count == 0
         assert empty.oldest_queued_seconds is None
         assert empty.store_available
+        assert await client.healthy()
         assert empty.store_size_bytes >= server.path.stat().st_size
         names = {kind: unique(kind) for kind in ("idle", "queued", "leased", "asking", "stalled")}
         await link.run(names["idle"])

@@ -323,6 +323,16 @@ class ControlCalls:
         )
         return convert.run(answer.run)
 
+    async def healthy(self) -> bool:
+        """Tells whether the server says that it takes calls, and its store writes.
+
+        Asked once: a server that cannot be reached raises.
+
+        Raises:
+            TransportError: It could not be reached.
+        """
+        return await self._caller.healthy()
+
     async def overview(self) -> Overview:
         """Tells how the server is doing: what lives, waits, is queued and is connected."""
         answer = await self._caller.unary(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from runlane_server.cli import _chat, _commands, _db, _demo, _serve, _waits, _watch
+from runlane_server.cli import _chat, _commands, _db, _demo, _doctor, _serve, _waits, _watch
 
 app = typer.Typer(
     name="runlane",
@@ -47,6 +47,7 @@ def _options(
 
 app.command(rich_help_panel="Server")(_serve.serve)
 app.command(rich_help_panel="Server")(_demo.demo)
+app.command(rich_help_panel="Server")(_doctor.doctor)
 app.add_typer(_files, name="db", rich_help_panel="Server")
 _files.command()(_db.check)
 _files.command()(_db.backup)

@@ -16,7 +16,7 @@ _BESIDE = ("-wal", "-shm", "-journal")
 """Files of SQLite that belong to the one beside them, and to no other."""
 
 
-def backup(source: Path, target: Path) -> list[str]:
+def backup_file(source: Path, target: Path) -> list[str]:
     """Copies a store, which a server may have open, into one new file.
 
     The copy is what was committed at one moment. It appears under its name once it is
@@ -39,7 +39,7 @@ def backup(source: Path, target: Path) -> list[str]:
     return []
 
 
-def restore(source: Path, target: Path, *, replace: bool = False) -> tuple[list[str], int]:
+def restore_file(source: Path, target: Path, *, replace: bool = False) -> tuple[list[str], int]:
     """Makes a store of a copy. It gets a new epoch, later than all before.
 
     Returns:
