@@ -498,7 +498,12 @@ class Engine:
                 for commit in write.sessions:
                     self._observer.committed(commit.key, commit.events, commit.rows)
             elif isinstance(outcome, Rejected | Unavailable):
-                log.error("write failed", outcome=type(outcome).__name__, detail=outcome.detail)
+                log.error(
+                    "write failed",
+                    outcome=type(outcome).__name__,
+                    detail=outcome.detail,
+                    **_ids(write),
+                )
             self._answered(entry, write, outcome)
 
     def _answered(self, entry: _Entry, unit: CommitUnit, outcome: Outcome) -> None:
@@ -557,6 +562,17 @@ class Engine:
             raise StoreUnavailable(outcome.detail)
         if isinstance(outcome, Rejected):
             raise StoreCorrupt(f"the store refused a row: {outcome.detail}")
+
+
+def _ids(unit: CommitUnit) -> dict[str, str]:
+    """Returns what a write is about, for a line of the log."""
+    found: dict[str, str] = {}
+    if unit.request is not None:
+        found["request_id"] = unit.request.key.request_id
+    if unit.sessions:
+        first = unit.sessions[0]
+        found |= {"session_id": first.key.session_id, "run_id": first.current_run_id}
+    return {name: value for name, value in found.items() if value}
 
 
 def _replay(request: RequestKey, request_hash: bytes, known_hash: bytes, answer: Answer) -> Answer:

@@ -27,6 +27,7 @@ from runlane_server.core.words import TimerKind
 from runlane_server.runtime.engine import Time
 from runlane_server.runtime.stats import Stats
 from runlane_server.store.base import LiveLease, QueuedActivation, StoredNotice, StoredTimer
+from runlane_server.store.errors import told
 
 RETRY = 1_000_000
 """Microseconds after which a timer that could not be handled fires again."""
@@ -66,6 +67,16 @@ class Alarm:
         if self.notice is not None:
             return self.key, self.notice.kind, self.notice.cause
         return self.activation_id, self.backoff
+
+    def ids(self) -> dict[str, str]:
+        """Returns what it is about, for a line of the log."""
+        what = self.kind or (self.notice.kind if self.notice is not None else None)
+        named = {
+            "kind": what.name if what is not None else "BACKOFF" if self.backoff else "LEASE",
+            "session_id": self.key.session_id,
+            "activation_id": self.activation_id,
+        }
+        return {name: value for name, value in named.items() if value}
 
 
 # When it is due, in the order of setting where that is the same.
@@ -213,7 +224,7 @@ class Timers:
         try:
             again = await self._fire(alarm)
         except Exception as error:  # noqa: BLE001 - an alarm must not stop the clock
-            log.warning("timer failed, it fires again", kind=alarm.kind, error=repr(error))
+            log.warning("timer failed, it fires again", error=told(error), **alarm.ids())
             again = self._clock.now() + RETRY
         if self._set.get(alarm.name) is entry:
             self._clear(alarm)

@@ -116,15 +116,15 @@ def service_handler(
         entry = _Entry(method, door)
         if method.client_streaming:
             handlers[method.name] = grpc.stream_unary_rpc_method_handler(
-                counted(door.stats, method.name, _stream_unary(entry, handler))
+                counted(door.stats, method, _stream_unary(entry, handler))
             )
         elif method.server_streaming:
             handlers[method.name] = grpc.unary_stream_rpc_method_handler(
-                counted(door.stats, method.name, _unary_stream(entry, handler))
+                counted(door.stats, method, _unary_stream(entry, handler))
             )
         else:
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                counted(door.stats, method.name, _unary_unary(entry, handler), unary=True)
+                counted(door.stats, method, _unary_unary(entry, handler), unary=True)
             )
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
