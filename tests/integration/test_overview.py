@@ -59,6 +59,16 @@ async def test_an_overview_counts_what_there_is(server):
         stream.cancel()
 
 
+async def test_health_is_a_word_and_an_end(server):
+    assert await terminal(server.address, "health") == "SERVING\n"
+    assert server.stop() == 0
+    result = await asyncio.to_thread(
+        CliRunner().invoke, app, ["health", "--target", server.address]
+    )
+    assert result.exit_code == 1
+    assert "no server answers" in result.stderr
+
+
 async def ask(link: Link, session: str) -> None:
     await link.submit(session)
     leased = await link.lease(session)

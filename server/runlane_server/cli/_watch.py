@@ -8,11 +8,29 @@ from runlane_server.cli._client import (
     After,
     AsJson,
     Limit,
+    NotDone,
     Target,
     connected,
     emit,
     run,
 )
+
+HEALTH_SECONDS = 5.0
+
+
+def health(target: Target = DEFAULT_TARGET) -> None:
+    """Ask whether a server takes calls, and its store writes: SERVING, or the end is 1.
+
+    It is made to be asked often: by a container, or a supervisor.
+    """
+    run(target, _health(target))
+
+
+async def _health(target: str) -> None:
+    async with runlane.Client(target, timeout=HEALTH_SECONDS) as client:
+        if not await client.healthy():
+            raise NotDone("NOT_SERVING: it is stopping, or its store takes no writes")
+    _show.console.print("SERVING")
 
 
 def overview(target: Target = DEFAULT_TARGET, as_json: AsJson = False) -> None:

@@ -143,6 +143,13 @@ def test_the_table_of_metrics_has_every_metric_with_its_type_and_labels():
     assert told == made
 
 
+def test_what_the_compose_file_sets_are_settings():
+    text = (ROOT / "examples" / "compose.yaml").read_text(encoding="utf-8")
+    named = re.findall(r"RUNLANE_(\w+): ", text)
+    assert named
+    assert {name.lower() for name in named} <= Settings.model_fields.keys()
+
+
 def test_the_limits_of_the_server_are_told_as_settings():
     told = {key.removesuffix("_seconds").removesuffix("_hours") for key in SETTINGS}
     for limit in Settings().limits():
