@@ -24,10 +24,18 @@ from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.clock import Clock
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Time
+from runlane_server.runtime.stats import Stats
 from runlane_server.settings import Settings, SettingsError
 from runlane_server.store.base import Store
 from runlane_server.store.errors import StoreRefused
-from runlane_server.store.sqlite import SqliteStore, check_file
+from runlane_server.store.sqlite import (
+    Examined,
+    SqliteStore,
+    backup_file,
+    check_file,
+    examine_file,
+    restore_file,
+)
 from runlane_server.transport.access import Anybody, Bearers, Identity
 from runlane_server.transport.codec import ProtoCodec
 from runlane_server.transport.limits import FIXED_LIMITS
@@ -76,7 +84,8 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
         sweep_delay=int(settings.sweep_delay_seconds * MICROSECONDS),
     )
     bus, dispatch, codec = Bus(settings.bookmark_seconds), Dispatch(), ProtoCodec()
-    observer = Committed(bus, dispatch)
+    stats = Stats()
+    observer = Committed(bus, dispatch, stats)
     engine = Engine(
         store,
         codec,
@@ -88,6 +97,7 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
         linger=settings.linger_milliseconds / 1000,
         batch_max=settings.batch_max,
         deaf_gap=DEAF_GAP,
+        stats=stats,
     )
     limits = Limits(settings.streams_max, settings.request_keep_hours * 3600 * MICROSECONDS)
     services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits)
@@ -216,6 +226,7 @@ async def _serve(
             max_connection_age=settings.max_connection_age_seconds or None,
         ),
         await _identity(settings, keys, clock),
+        app.stats,
     )
     async with contextlib.AsyncExitStack() as stack:
         # The embedded executor is a client like any other, at a door that nobody else can
@@ -225,6 +236,7 @@ async def _serve(
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="runlane-"))
             door = [f"unix:{Path(folder, 'executor.sock')}"]
         _refuse_taken(settings.listen)
+        await _serve_metrics(app, settings.metrics_listen, stack)
         ports = await _listen(server, [*settings.listen, *door], _tls(settings))
         embedded = None
         if settings.agent:
@@ -237,6 +249,23 @@ async def _serve(
         log.info("draining", grace_seconds=settings.drain_grace_seconds)
         finish = embedded.drain if embedded is not None else None
         await server.drain(settings.drain_grace_seconds, finish)
+
+
+async def _serve_metrics(app: App, address: str, stack: contextlib.AsyncExitStack) -> None:
+    """Serves metrics until the stack unwinds."""
+    if not address:
+        return
+    # The library is an import of its own weight, and not everybody wants it.
+    from runlane_server.observability import MetricsServer  # noqa: PLC0415
+
+    metrics = MetricsServer(app)
+    host, _, port = address.rpartition(":")
+    try:
+        bound = metrics.start(host.strip("[]"), int(port))
+    except OSError as error:
+        raise OSError(f"cannot listen on {address}: {error.strerror}") from error
+    stack.push_async_callback(metrics.close)
+    log.info("serving metrics", address=f"{host}:{bound}")
 
 
 async def _listen(server: GrpcServer, addresses: list[str], tls: TlsFiles | None) -> list[int]:
@@ -277,3 +306,26 @@ async def check_store(spec: str) -> list[str]:
     if kind != "sqlite":
         raise StoreRefused(f"{spec}: only sqlite:PATH can be checked")
     return await asyncio.to_thread(check_file, Path(path))
+
+
+async def backup_store(source: Path, target: Path) -> list[str]:
+    """Copies a store beside its server; returns what is wrong with the copy: then there is none.
+
+    Raises:
+        StoreError: The target exists, or the source cannot be copied.
+    """
+    return await asyncio.to_thread(backup_file, source, target)
+
+
+async def restore_store(source: Path, target: Path, *, replace: bool) -> tuple[list[str], int]:
+    """Makes a store of a copy; returns what is wrong with the copy, and the new epoch.
+
+    Raises:
+        StoreError: A server has the target, it exists, or the source cannot be copied.
+    """
+    return await asyncio.to_thread(restore_file, source, target, replace=replace)
+
+
+def examine_store(path: Path, read_max: int) -> Examined:
+    """Looks at the file of a store, also beside its server; reads one up to so many bytes."""
+    return examine_file(path, read_max)

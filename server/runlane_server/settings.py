@@ -82,6 +82,13 @@ def _address(text: str) -> str:
     return text
 
 
+def _metrics_address(text: str) -> str:
+    """Returns a well-formed address of HTTP unchanged, or nothing."""
+    if text.startswith(_UNIX):
+        raise ValueError("metrics are served at HOST:PORT")
+    return _address(text) if text else text
+
+
 def _store(text: str) -> str:
     """Returns a well-formed store unchanged."""
     if text == "memory":
@@ -317,6 +324,8 @@ class Settings(BaseSettings):
     max_connection_age_seconds: int = Field(default=0, ge=0)
     """Connections older than this are asked to come again. 0: never."""
 
+    metrics_listen: Annotated[str, AfterValidator(_metrics_address)] = ""
+    """Where to serve metrics for Prometheus: HOST:PORT. Empty: nowhere."""
     channelz: bool = False
     """Serve gRPC's channelz."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -328,6 +337,11 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _hold_together(self) -> Self:
         check_access(self, [address for address in self.listen if not is_local(address)])
+        if self.metrics_listen and not is_local(self.metrics_listen) and not self.insecure_listen:
+            raise ValueError(
+                f"{self.metrics_listen} can be reached from other machines; to serve metrics there "
+                "all the same say --insecure-listen"
+            )
         names = [agent.name for agent in self.agent]
         for name in names:
             if names.count(name) > 1:

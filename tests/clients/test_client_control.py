@@ -201,6 +201,33 @@ async def test_restore_and_settle(server: FakeServer, client):
     assert server.calls["SettleRun"][0].stop_reason == run_pb2.Run.STOP_REASON_CANCELLED
 
 
+async def test_how_a_server_is_doing_is_read(server: FakeServer, client):
+    told = admin_service_pb2.GetOverviewResponse(
+        open_session_count=3, more_sessions=True, store_size_bytes=2**40, store_available=True
+    )
+    server.handlers["GetOverview"] = answering(told)
+    seen = await client.overview()
+    assert (seen.open_session_count, seen.closed_session_count) == (3, 0)
+    assert (seen.more_sessions, seen.store_available) == (True, True)
+    assert (seen.oldest_queued_seconds, seen.server_time) == (None, None)
+    assert seen.store_size_bytes == 2**40
+    told.oldest_queued_duration.FromMilliseconds(1500)
+    told.server_time.FromSeconds(7)
+    seen = await client.overview()
+    assert (seen.oldest_queued_seconds, seen.server_time.timestamp()) == (1.5, 7)
+    one = admin_service_pb2.ExecutorStatus(executor_id="e", agents=["a"], leased_count=2)
+    server.handlers["ListExecutors"] = answering(
+        admin_service_pb2.ListExecutorsResponse(executors=[one], next_page_token="more")
+    )
+    page = await client.list_executors(limit=1, after="x")
+    assert page.next_cursor == "more"
+    (read,) = page.items
+    assert (read.executor_id, read.agents, read.leased_count) == ("e", ("a",), 2)
+    assert (read.last_poll_time, read.polling, read.draining) == (None, False, False)
+    sent = server.calls["ListExecutors"][0]
+    assert (sent.page_size, sent.page_token) == (1, "x")
+
+
 async def test_tool_calls_are_read(server: FakeServer, client):
     result = message_pb2.ToolResult(
         tool_call_id="c",

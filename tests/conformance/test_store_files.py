@@ -422,5 +422,12 @@ async def test_plans_use_the_indexes(file_store):
     plain.close()
 
 
-async def test_empty_unit_is_committed(file_store):
-    await write(file_store, CommitUnit())
+async def test_an_empty_unit_tries_the_disk_and_leaves_nothing(file_store):
+    path = file_store._path
+    log = path.with_name(path.name + "-wal")
+    for _ in range(3):
+        before = digest(log)
+        await write(file_store, CommitUnit())
+        assert digest(log) != before
+    assert await file_store.drained_executors() == []
+    assert await file_store.check() == []

@@ -8,6 +8,7 @@ from runlane_server.core.words import (
     InteractionState,
     Phase,
     PromptKind,
+    SessionStatus,
     StopReason,
     TimerKind,
     ToolCallState,
@@ -504,3 +505,56 @@ async def test_nothing_waits_where_there_is_nothing(store):
     assert await store.list_tool_calls("default", "run_x", None, 9) == []
     assert await store.list_interactions("default", "", InteractionState.OPEN, None, 9) == []
     assert await store.live(SessionKey("default", "x"), 1, 1, 1) is None
+
+
+async def test_counts_are_of_one_namespace_and_bounded(store):
+    def told(counts):
+        return (
+            counts.sessions,
+            counts.live_runs,
+            counts.stalled_runs,
+            counts.open_interactions,
+            counts.more_sessions,
+        )
+
+    assert told(await store.counts("default", 100)) == ({}, {}, 0, 0, False)
+    for _ in range(2):
+        await running(store)
+        asking = await running(store)
+        asking.ask()
+        await write(store, asking.unit())
+        stalled = await running(store)
+        await write(store, stalled.hold(Phase.ACTIVE, stalled=True).unit())
+        paused = await running(store)
+        await write(store, paused.hold(Phase.PAUSED).unit())
+        ended = await running(store)
+        await write(store, ended.end().unit())
+        closed = await running(store)
+        unit = closed.end().unit()
+        unit.sessions[0].status, unit.sessions[0].current_run_id = SessionStatus.CLOSED, ""
+        await write(store, unit)
+        gone = await running(store)
+        gone.ask()
+        await write(store, gone.unit())
+        await delete(store, gone)
+        other = await running(store, namespace="other")
+        await write(store, other.hold(Phase.ACTIVE, stalled=True).unit())
+    counts = await store.counts("default", 12)
+    assert told(counts) == (
+        {SessionStatus.OPEN: 10, SessionStatus.CLOSED: 2},
+        {Phase.ACTIVE: 4, Phase.WAITING: 2, Phase.PAUSED: 2},
+        2,
+        2,
+        False,
+    )
+    assert counts.size > 4096
+    few = await store.counts("default", 1)
+    assert (sum(few.sessions.values()), few.more_sessions) == (1, True)
+    assert (few.stalled_runs, few.open_interactions) == (1, 1)
+    assert told(await store.counts("other", 100)) == (
+        {SessionStatus.OPEN: 2},
+        {Phase.ACTIVE: 2},
+        2,
+        0,
+        False,
+    )

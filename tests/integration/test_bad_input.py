@@ -147,6 +147,8 @@ async def test_required_ids_that_are_empty_are_refused_by_field(link: Link, path
         "ListAgents",
         "ListInteractions",
         "ListStalledRuns",
+        "GetOverview",
+        "ListExecutors",
     }
     if method.name in optional:
         return

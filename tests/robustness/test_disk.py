@@ -8,10 +8,13 @@ import time
 
 import grpc
 import pytest
-from support_server import Link, dense, refused, seconds, told, unique, until
+from grpc_health.v1 import health_pb2
+from support_server import Link, dense, refused, seconds, told, unique, until, within
 
 pytestmark = pytest.mark.asyncio
 
+STATUS = health_pb2.HealthCheckResponse
+SERVICES = ("Session", "History", "Executor", "Admin", "Server")
 UNAVAILABLE = (grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE")
 
 
@@ -153,6 +156,41 @@ async def test_a_limit_on_the_size_of_files_is_a_full_disk_and_passes(server):
         await check_answered(link, session, answers)
     assert server.stop() == 0
     assert server.check() == (0, "")
+
+
+async def test_health_tells_a_store_that_takes_no_writes(server):
+    session = unique("ready")
+    log = server.path.with_name(server.path.name + "-wal")
+    services = ["", *(f"runlane.v1.{name}Service" for name in SERVICES)]
+    async with Link(server.address) as link:
+        await link.run(session)
+        assert await healths(link, services) == {STATUS.SERVING}
+        watching = link.health.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        assert (await watching.read()).status == STATUS.SERVING
+        _, hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+        await write_until_log_is_at_its_end(server, link, log)
+        assert (await within(5, watching.read())).status == STATUS.NOT_SERVING
+        end = time.monotonic() + 4
+        while time.monotonic() < end:  # It is tried each second, and must not seem to be back.
+            assert await healths(link, services) == {STATUS.NOT_SERVING}
+            await asyncio.sleep(0.1)
+        assert len(await link.messages(session)) == 2, "reads go on"
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        # Nobody writes: the server finds out by itself.
+        assert (await within(5, watching.read())).status == STATUS.SERVING
+        assert await healths(link, services) == {STATUS.SERVING}
+        watching.cancel()
+        await link.run(session)
+    told = server.told()
+    assert told.count("not serving: the store takes no writes") == 1
+    assert told.count("serving again") == 1
+    assert server.stop() == 0
+
+
+async def healths(link: Link, services: list[str]) -> set[int]:
+    asked = (health_pb2.HealthCheckRequest(service=name) for name in services)
+    answers = await asyncio.gather(*(link.health.Check(one, timeout=10) for one in asked))
+    return {one.status for one in answers}
 
 
 async def test_due_decisions_that_the_disk_refused_are_made_when_there_is_space(server):

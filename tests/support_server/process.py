@@ -139,15 +139,14 @@ class ServerProcess:
 
     def incidents(self) -> list[str]:
         """Lines of the log that tell of a fault of the server."""
-        marks = ("incident", "Traceback", "never retrieved", "was never awaited")
-        before, found = "", []
-        for line in self.told().splitlines():
-            # gRPC's own word for a client that left while its answer was being sent.
-            left = "ExecuteBatchError raised in core" in before
-            if any(mark in line for mark in marks) and not left:
-                found.append(line)
-            before = line
-        return found
+        marks = ("incident", "Traceback", "frames=", "never retrieved", "was never awaited")
+        # gRPC's own word for a client that left while its answer was being sent.
+        left = "ExecuteBatchError raised in core"
+        return [
+            line
+            for line in self.told().splitlines()
+            if any(mark in line for mark in marks) and left not in line
+        ]
 
     def check(self) -> tuple[int, str]:
         """Verifies its file, which must not be open; returns exit code and findings."""

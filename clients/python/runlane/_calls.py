@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from runlane.v1.server_service_pb2_grpc import ServerServiceAsyncStub
     from runlane.v1.session_service_pb2_grpc import SessionServiceAsyncStub
 
+_SERVING: Final = b"\x08\x01"
+"""grpc.health.v1.HealthCheckResponse with the status SERVING."""
+
 _R = TypeVar("_R")
 
 _OPTIONS: Final = (
@@ -59,6 +62,9 @@ class Stubs:
         self.executors = executor_service_pb2_grpc.ExecutorServiceStub(channel)
         self.admin = admin_service_pb2_grpc.AdminServiceStub(channel)
         self.server = server_service_pb2_grpc.ServerServiceStub(channel)
+        self.health: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/grpc.health.v1.Health/Check"
+        )
 
 
 class Caller:
@@ -147,6 +153,19 @@ class Caller:
                 raise failure
             await asyncio.sleep(pause)
             self.raise_if_closed()
+
+    async def healthy(self) -> bool:
+        """Asks once for the health of the whole server.
+
+        Raises:
+            TransportError: It could not be reached.
+            ClientClosedError: The client was closed.
+        """
+        try:
+            answer = await self.stubs.health(b"", timeout=self._timeout, metadata=self.metadata)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from None
+        return answer == _SERVING
 
     @staticmethod
     def _name(request: Message) -> None:

@@ -15,7 +15,7 @@ from runlane._interactions import (
     needs_question,
     not_found,
 )
-from runlane._models import Answered, Page, Pausing, Restoration
+from runlane._models import Answered, ExecutorStatus, Overview, Page, Pausing, Restoration
 from runlane._run_models import Run, ToolCall
 from runlane.v1 import admin_service_pb2, history_service_pb2, interaction_pb2, run_pb2
 from runlane.v1 import session_service_pb2 as pb
@@ -322,3 +322,33 @@ class ControlCalls:
             ),
         )
         return convert.run(answer.run)
+
+    async def healthy(self) -> bool:
+        """Tells whether the server says that it takes calls, and its store writes.
+
+        Asked once: a server that cannot be reached raises.
+
+        Raises:
+            TransportError: It could not be reached.
+        """
+        return await self._caller.healthy()
+
+    async def overview(self) -> Overview:
+        """Tells how the server is doing: what lives, waits, is queued and is connected."""
+        answer = await self._caller.unary(
+            self._caller.stubs.admin.GetOverview, admin_service_pb2.GetOverviewRequest()
+        )
+        return convert.overview(answer)
+
+    async def list_executors(
+        self, *, after: str | None = None, limit: int = 50
+    ) -> Page[ExecutorStatus]:
+        """Lists executors that poll or did within the last hour, or have activations, by id.
+
+        Args:
+            after: The `next_cursor` of the page before; None: the first page.
+            limit: How many; above 1,000 cut to it.
+        """
+        request = admin_service_pb2.ListExecutorsRequest(page_size=limit, page_token=after or "")
+        answer = await self._caller.unary(self._caller.stubs.admin.ListExecutors, request)
+        return convert.page(map(convert.executor_status, answer.executors), answer.next_page_token)

@@ -35,9 +35,16 @@ from runlane._enums import (
 )
 from runlane._interactions import interaction_from_pb
 from runlane._time import to_datetime, to_duration, to_seconds
+from runlane.v1 import (
+    admin_service_pb2,
+    message_pb2,
+    run_pb2,
+    server_service_pb2,
+    session_pb2,
+    submission_pb2,
+)
 from runlane.v1 import executor_service_pb2 as executor_pb
 from runlane.v1 import history_service_pb2 as history_pb
-from runlane.v1 import message_pb2, run_pb2, server_service_pb2, session_pb2, submission_pb2
 from runlane.v1 import session_service_pb2 as session_pb
 
 _T = TypeVar("_T")
@@ -383,6 +390,41 @@ def agent(record: session_pb.Agent) -> m.AgentStatus:
         executor_count=record.executor_count,
         queued_count=record.queued_count,
         leased_count=record.leased_count,
+    )
+
+
+def executor_status(record: admin_service_pb2.ExecutorStatus) -> m.ExecutorStatus:
+    """Reads what is known of an executor."""
+    return m.ExecutorStatus(
+        executor_id=record.executor_id,
+        agents=tuple(record.agents),
+        last_poll_time=to_datetime(record, "last_poll_time"),
+        polling=record.polling,
+        leased_count=record.leased_count,
+        draining=record.draining,
+    )
+
+
+def overview(record: admin_service_pb2.GetOverviewResponse) -> m.Overview:
+    """Reads how a server is doing."""
+    waited = record.HasField("oldest_queued_duration")
+    return m.Overview(
+        open_session_count=record.open_session_count,
+        closed_session_count=record.closed_session_count,
+        more_sessions=record.more_sessions,
+        active_run_count=record.active_run_count,
+        waiting_run_count=record.waiting_run_count,
+        paused_run_count=record.paused_run_count,
+        stalled_run_count=record.stalled_run_count,
+        open_interaction_count=record.open_interaction_count,
+        queued_activation_count=record.queued_activation_count,
+        oldest_queued_seconds=to_seconds(record.oldest_queued_duration) if waited else None,
+        leased_activation_count=record.leased_activation_count,
+        executor_count=record.executor_count,
+        stream_count=record.stream_count,
+        store_size_bytes=record.store_size_bytes,
+        store_available=record.store_available,
+        server_time=to_datetime(record, "server_time"),
     )
 
 

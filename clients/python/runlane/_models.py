@@ -362,6 +362,65 @@ class AgentStatus(Record):
     leased_count: int
 
 
+class ExecutorStatus(Record):
+    """What is known of an executor.
+
+    Attributes:
+        executor_id: Its id.
+        agents: The agents that it polled for last; empty where it has not polled since the
+            server was started.
+        last_poll_time: When its last poll ended, or began where it polls now.
+        polling: Whether it polls now.
+        leased_count: Activations that it has.
+        draining: Whether it takes no more activations.
+    """
+
+    executor_id: str
+    agents: tuple[str, ...]
+    last_poll_time: datetime | None
+    polling: bool
+    leased_count: int
+    draining: bool
+
+
+class Overview(Record):
+    """How a server is doing.
+
+    Sessions and live runs are counted among the 10,000 sessions that changed last, stalled
+    runs and interactions up to 10,000.
+
+    Attributes:
+        more_sessions: Whether there are more sessions than were counted.
+        active_run_count: Live runs that are active, stalled ones too.
+        open_interaction_count: Questions that wait for an answer.
+        queued_activation_count: Activations that wait for an executor.
+        oldest_queued_seconds: How long the oldest of them has waited; None: there is none.
+        leased_activation_count: Activations that executors have.
+        executor_count: Executors that polled within the last 60 s, or poll now.
+        stream_count: Event streams and watches that are open.
+        store_size_bytes: The whole store on disk, its log included.
+        store_available: Whether the store takes writes.
+        server_time: The time of the server.
+    """
+
+    open_session_count: int
+    closed_session_count: int
+    more_sessions: bool
+    active_run_count: int
+    waiting_run_count: int
+    paused_run_count: int
+    stalled_run_count: int
+    open_interaction_count: int
+    queued_activation_count: int
+    oldest_queued_seconds: float | None
+    leased_activation_count: int
+    executor_count: int
+    stream_count: int
+    store_size_bytes: int
+    store_available: bool
+    server_time: datetime | None
+
+
 class Limit(Record):
     """A limit of the server.
 

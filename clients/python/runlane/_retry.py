@@ -105,6 +105,8 @@ POLICIES: Final[dict[type[Message], Policy]] = {
     admin_pb.CreateKeyRequest: _PLAIN,
     admin_pb.ListKeysRequest: _PLAIN,
     admin_pb.RevokeKeyRequest: _PLAIN,
+    admin_pb.GetOverviewRequest: _PLAIN,
+    admin_pb.ListExecutorsRequest: _PLAIN,
     server_pb.GetServerInfoRequest: _PLAIN,
 }
 

@@ -7,15 +7,17 @@ from runlane_server.app.base import Services
 from runlane_server.app.control import Control
 from runlane_server.app.execution import Execution
 from runlane_server.app.inputs import Inputs
+from runlane_server.app.overview import Overviews
 from runlane_server.app.queries import Queries
 from runlane_server.app.sessions import Sessions
 from runlane_server.app.streams import Streams
 from runlane_server.app.upkeep import Upkeep
-from runlane_server.app.views import ServerInfoView
+from runlane_server.app.views import Gauges, ServerInfoView
 from runlane_server.core.model import SessionKey
 from runlane_server.core.rows import Row
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.dispatch import Dispatch
+from runlane_server.runtime.stats import Stats
 from runlane_server.runtime.timers import Timers
 from runlane_server.store.base import EventGroup
 
@@ -23,13 +25,15 @@ from runlane_server.store.base import EventGroup
 class Committed:
     """Tells all who keep an index of committed rows, in order, before a caller is answered."""
 
-    def __init__(self, bus: Bus, dispatch: Dispatch) -> None:
+    def __init__(self, bus: Bus, dispatch: Dispatch, stats: Stats | None = None) -> None:
         self.bus = bus
         self.dispatch = dispatch
+        self.stats = stats or Stats()
         self.timers: Timers | None = None
 
     def committed(self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row]) -> None:
         """Takes note of a commit."""
+        self.stats.committed(group, rows)
         self.dispatch.committed(key, rows)
         if self.timers is not None:
             self.timers.committed(key, rows)
@@ -42,7 +46,7 @@ class Committed:
             self.timers.renewed(key, activation_id, expire_time)
 
 
-class App(Sessions, Inputs, Control, Execution, Queries, Streams):
+class App(Sessions, Inputs, Control, Execution, Queries, Streams, Overviews):
     """The use cases of one server process."""
 
     def __init__(
@@ -64,7 +68,7 @@ class App(Sessions, Inputs, Control, Execution, Queries, Streams):
         self._version = version
         self._limits = limits
         self._upkeep = Upkeep(services)
-        self._timers = Timers(services.clock, self._upkeep.fire)
+        self._timers = Timers(services.clock, self._upkeep.fire, services.engine.stats)
         observer.timers = self._timers
         self._upkeeping: list[asyncio.Task[None]] = []
 
@@ -99,6 +103,30 @@ class App(Sessions, Inputs, Control, Execution, Queries, Streams):
         while self.services.background:
             await asyncio.wait(self.services.background)
         await self.services.engine.flush()
+
+    def ready(self) -> bool:
+        """Whether the store takes writes."""
+        return not self.services.engine.store_away
+
+    @property
+    def stats(self) -> Stats:
+        """What this process has counted."""
+        return self.services.engine.stats
+
+    def gauges(self) -> Gauges:
+        """Returns what there is at this moment, in all namespaces."""
+        services = self.services
+        queued, oldest = services.dispatch.queued()
+        return Gauges(
+            writes_waiting=services.engine.writes_waiting,
+            store_away=services.engine.store_away,
+            hot_sessions=services.engine.hot_sessions,
+            streams=services.bus.subscription_count,
+            leases=services.dispatch.leased(),
+            queued=queued,
+            queued_oldest_seconds=(services.clock.now() - oldest) / 1_000_000 if oldest else 0.0,
+            notices=self._timers.notices,
+        )
 
     def server_info(self) -> ServerInfoView:
         """Returns what the server is."""

@@ -9,6 +9,7 @@ from runlane_server.app.notices import Notices
 from runlane_server.core.model import Run
 from runlane_server.core.words import ActivationState, TimerKind
 from runlane_server.runtime.timers import Alarm
+from runlane_server.store.errors import told
 
 SWEEP_ROWS = 500
 SWEEP_SESSIONS = 16
@@ -71,7 +72,7 @@ class Upkeep(UseCase):
                 while await services.store.expire_requests(before, REQUEST_ROWS):
                     pass
             except Exception as error:  # noqa: BLE001 - tried again in a minute
-                log.warning("request records could not be removed", error=repr(error))
+                log.warning("request records could not be removed", error=told(error))
 
 
 def _due_again(run: Run, kind: TimerKind) -> int | None:

@@ -14,7 +14,7 @@ from runlane_server.core.model import (
     SessionRecord,
 )
 from runlane_server.core.words import Command, Phase
-from runlane_server.store.base import InteractionRow, MessageRow, SummaryRow, ToolCallRow
+from runlane_server.store.base import Counts, InteractionRow, MessageRow, SummaryRow, ToolCallRow
 
 Item = TypeVar("Item")
 Given = TypeVar("Given")
@@ -254,3 +254,56 @@ class EventQuery:
     include_messages: bool = False
     include_deltas: bool = False
     include_control: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Gauges:
+    """What there is in a server process at one moment.
+
+    Attributes:
+        writes_waiting: For a transaction.
+        store_away: The store takes no writes.
+        hot_sessions: Whose state is kept in memory.
+        queued: Activations that wait for an executor; those that back off do not.
+        notices: Not applied yet.
+    """
+
+    writes_waiting: int
+    store_away: bool
+    hot_sessions: int
+    streams: int
+    leases: int
+    queued: int
+    queued_oldest_seconds: float
+    notices: int
+
+
+@dataclass(slots=True, frozen=True)
+class OverviewView:
+    """How a namespace and the server are doing.
+
+    Attributes:
+        oldest_queue_time: 0: nothing is queued.
+        executors: That polled a short time ago, or poll now.
+    """
+
+    counts: Counts
+    queued: int
+    oldest_queue_time: int
+    leased: int
+    executors: int
+    streams: int
+    store_available: bool
+    now: int
+
+
+@dataclass(slots=True, frozen=True)
+class ExecutorView:
+    """What is known of an executor; `last_poll_time` 0: it has not polled."""
+
+    executor_id: str
+    agents: list[str]
+    last_poll_time: int
+    polling: bool
+    leased: int
+    draining: bool

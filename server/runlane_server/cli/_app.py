@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from runlane_server.cli import _chat, _commands, _demo, _keys, _serve, _waits
+from runlane_server.cli import _chat, _commands, _db, _demo, _doctor, _keys, _serve, _waits, _watch
 from runlane_server.cli._client import reaching
 
 app = typer.Typer(
@@ -23,7 +23,7 @@ start `runlane serve` and `runlane chat first`.""",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_db = typer.Typer(
+_files = typer.Typer(
     help="Look after the file in which a server keeps its data.", no_args_is_help=True
 )
 
@@ -54,8 +54,11 @@ def _options(
 
 app.command(rich_help_panel="Server")(_serve.serve)
 app.command(rich_help_panel="Server")(_demo.demo)
-app.add_typer(_db, name="db", rich_help_panel="Server")
-_db.command()(_serve.check)
+app.command(rich_help_panel="Server")(reaching(_doctor.doctor))
+app.add_typer(_files, name="db", rich_help_panel="Server")
+_files.command()(_db.check)
+_files.command()(_db.backup)
+_files.command()(_db.restore)
 app.add_typer(_key_commands, name="keys", rich_help_panel="Server")
 _key_commands.command()(reaching(_keys.create))
 _key_commands.command("list")(reaching(_keys.list_))
@@ -75,3 +78,6 @@ app.command(rich_help_panel="Look")(reaching(_commands.children))
 app.command(rich_help_panel="Look")(reaching(_commands.tail))
 app.command(rich_help_panel="Look")(reaching(_waits.inbox))
 app.command(rich_help_panel="Look")(reaching(_waits.tools))
+app.command(rich_help_panel="Look")(reaching(_watch.health))
+app.command(rich_help_panel="Look")(reaching(_watch.overview))
+app.command(rich_help_panel="Look")(reaching(_watch.executors))

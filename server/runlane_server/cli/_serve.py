@@ -1,7 +1,7 @@
 # ruff: noqa: PLC0415 - see below
-"""The commands that are the server: serve, db check.
+"""The command that is the server.
 
-What they need of the server is loaded when they run: the client's commands share this
+What it needs of the server is loaded when it runs: the client's commands share this
 program and start without it.
 """
 
@@ -94,6 +94,14 @@ Channelz = Annotated[
         rich_help_panel=_SERVER,
     ),
 ]
+MetricsListen = Annotated[
+    str | None,
+    typer.Option(
+        help="Serve metrics for Prometheus at HOST:PORT.",
+        show_default="nowhere",
+        rich_help_panel=_SERVER,
+    ),
+]
 DefaultAgent = Annotated[
     str | None, typer.Option(help="The agent of runs that name none.", rich_help_panel=_AGENTS)
 ]
@@ -133,6 +141,7 @@ def serve(
     tls_key: TlsKey = None,
     tls_client_ca: TlsClientCa = None,
     drain_grace_seconds: DrainGrace = None,
+    metrics_listen: MetricsListen = None,
     channelz: Channelz = None,
     default_agent: DefaultAgent = None,
     agents: Agents = None,
@@ -154,6 +163,7 @@ def serve(
         "tls_key": tls_key,
         "tls_client_ca": tls_client_ca,
         "drain_grace_seconds": drain_grace_seconds,
+        "metrics_listen": metrics_listen,
         "channelz": channelz,
         "default_agent": default_agent,
         "agents": agents,
@@ -194,28 +204,3 @@ def _run(settings: "Settings") -> None:
 def _say_ready(addresses: list[str]) -> None:
     for address in addresses:
         print(f"listening on {address}", flush=True)  # noqa: T201 - programs wait for this line
-
-
-def check(
-    path: Annotated[Path, typer.Argument(help="The file, such as runlane.db.", show_default=False)],
-) -> None:
-    """Check the file of a store that no server has open.
-
-    Prints what it finds, a line each, and ends with 1 where there is anything.
-    """
-    from runlane_server import bootstrap
-    from runlane_server.store.errors import StoreError
-
-    if not path.is_file():
-        typer.echo(f"runlane: {path}: there is no such file", err=True)
-        raise typer.Exit(1)
-    try:
-        findings = asyncio.run(bootstrap.check_store(f"sqlite:{path}"))
-    except (OSError, StoreError) as error:
-        typer.echo(f"runlane: {error}", err=True)
-        raise typer.Exit(1) from None
-    for finding in findings:
-        typer.echo(finding)
-    if findings:
-        raise typer.Exit(1)
-    typer.echo("no fault found", err=True)

@@ -82,6 +82,30 @@ def runs(items: Iterable[runlane.Run]) -> None:
     _columns(("run", "agent", "state", "steps", "created", "input"), rows)
 
 
+def executors(items: Iterable[runlane.ExecutorStatus]) -> None:
+    """Shows executors."""
+    rows = [
+        (
+            item.executor_id,
+            "draining" if item.draining else "polls" if item.polling else "",
+            str(item.leased_count),
+            moment(item.last_poll_time),
+            line(", ".join(item.agents)),
+        )
+        for item in items
+    ]
+    _columns(("executor", "state", "runs", "last poll", "agents"), rows)
+
+
+def size(count: float) -> str:
+    """Returns a number of bytes for people."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
 def children(items: Iterable[runlane.Run]) -> None:
     """Shows child runs."""
     rows = [
@@ -216,5 +240,10 @@ def facts(**values: object) -> None:
     """Shows a few named values, one a line."""
     for name, value in values.items():
         if value not in {None, ""}:
-            text = Text(f"{name.replace('_', ' '):<12}", style="dim")
-            console.print(text.append(clean(str(value)), style="default"))
+            fact(name.replace("_", " "), str(value))
+
+
+def fact(name: str, value: str) -> None:
+    """Shows a named value."""
+    text = Text(f"{name:<12}", style="dim")
+    console.print(text.append(clean(value), style="default"))

@@ -273,6 +273,12 @@ class Bus:
         self.subscription_count -= 1
         self._forget(hub)
 
+    def subscriptions_of(self, namespace: str) -> int:
+        """Returns how many readers there are of a namespace's sessions."""
+        return sum(
+            len(hub.subscriptions) for hub in self._hubs.values() if hub.key.namespace == namespace
+        )
+
     def hub(self, key: SessionKey) -> Hub:
         """Returns the hub of a session, made where there is none."""
         hub = self._hubs.get(key)

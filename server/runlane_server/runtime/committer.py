@@ -8,9 +8,11 @@ most one unresolved batch, and what is decided meanwhile joins the next.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from runlane_server.runtime.stats import Stats
 from runlane_server.store.base import Conflict, Outcome, Unavailable, Write
 
 FALL = 0.8
@@ -43,6 +45,7 @@ class Committer(Generic[E]):
         linger: float = 0.005,
         batch_max: int = 512,
         waiting_max: int = 8192,
+        stats: Stats | None = None,
     ) -> None:
         """Makes a committer.
 
@@ -51,16 +54,28 @@ class Committer(Generic[E]):
             linger: Seconds that a batch waits for more, at most.
             batch_max: Writes in a batch.
             waiting_max: Writes that wait; beyond it `room` waits.
+            stats: Counts batches.
         """
         self._commit = commit
         self._linger = linger
         self._batch_max = batch_max
         self._waiting_max = waiting_max
+        self._stats = stats or Stats()
         self._queue: list[E] = []
         self._expected = 1.0
         self._flight: asyncio.Task[None] | None = None
+        self._flight_start = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._room: list[asyncio.Future[None]] = []
+
+    def __len__(self) -> int:
+        """Returns how many writes wait."""
+        return len(self._queue)
+
+    @property
+    def flight_seconds(self) -> float:
+        """How long the batch that is in flight has been; 0 where none is."""
+        return time.perf_counter() - self._flight_start if self._flight is not None else 0.0
 
     async def room(self) -> None:
         """Waits while too many writes wait. To be awaited before a decision, never after."""
@@ -107,13 +122,17 @@ class Committer(Generic[E]):
             else:
                 entry.resolve(Conflict())
         if batch:
+            self._flight_start = time.perf_counter()
             self._flight = asyncio.get_running_loop().create_task(self._fly(batch))
 
     async def _fly(self, batch: list[E]) -> None:
+        start = self._flight_start
         try:
             outcomes = await self._commit([entry.write for entry in batch])
         except Exception as error:  # noqa: BLE001 - nobody may be left waiting
             outcomes = [Unavailable(repr(error)) for _ in batch]
+        self._stats.batch_size.add(len(batch))
+        self._stats.commit_seconds.add(time.perf_counter() - start)
         self._flight = None
         self._expected = max(1.0, len(batch), self._expected * FALL)
         for entry, outcome in zip(batch, outcomes, strict=True):

@@ -224,6 +224,41 @@ class Dispatch:
                 count += 1
         return count
 
+    def queued(self, namespace: str | None = None) -> tuple[int, int]:
+        """Returns how many activations wait for an executor, and since when the oldest does.
+
+        None: in all namespaces. The time is 0 where none waits; those that back off do not.
+        """
+        lanes = [
+            lane
+            for (where, _), lane in self._lanes.items()
+            if lane.queued and namespace in {None, where}
+        ]
+        times = [next(iter(lane.queued.values())).queue_time for lane in lanes]
+        return sum(len(lane.queued) for lane in lanes), min(times, default=0)
+
+    def leased(self, namespace: str | None = None) -> int:
+        """Returns how many activations executors have."""
+        if namespace is None:
+            return len(self._leases)
+        return sum(lane.leased for (where, _), lane in self._lanes.items() if where == namespace)
+
+    def seen_since(self, namespace: str, time: int) -> dict[str, ExecutorSeen]:
+        """Returns the executors that poll, or did since a time, by id."""
+        return {
+            executor_id: executor
+            for (where, executor_id), executor in self.executors.items()
+            if where == namespace and (executor.polling or executor.last_poll_time >= time)
+        }
+
+    def leases_by_executor(self, namespace: str) -> dict[str, int]:
+        """Returns how many activations each executor has that has any."""
+        found: dict[str, int] = {}
+        for lease in self._leases.values():
+            if lease.key.namespace == namespace:
+                found[lease.executor_id] = found.get(lease.executor_id, 0) + 1
+        return found
+
     def leased_by(self, namespace: str, executor_id: str) -> int:
         """Returns how many activations an executor has."""
         return sum(

@@ -28,6 +28,7 @@ from runlane_server.runtime.committer import Committer
 from runlane_server.runtime.hearing import Hearing
 from runlane_server.runtime.records import decode_answer, encode_answer, encode_state
 from runlane_server.runtime.slots import Slot, Slots
+from runlane_server.runtime.stats import Stats
 from runlane_server.store.base import (
     Committed,
     CommitUnit,
@@ -47,6 +48,9 @@ from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
 
 ATTEMPTS = 50
 """Decisions that one command may take; beyond it something is wrong."""
+
+STANDS_STILL = 10.0
+"""Seconds after which a transaction that has not ended counts as one that never will."""
 
 log = structlog.get_logger(__name__)
 
@@ -180,10 +184,12 @@ class Engine:
         linger: float = 0.005,
         batch_max: int = 512,
         deaf_gap: int | None = None,
+        stats: Stats | None = None,
     ) -> None:
         self._store = store
         self._codec = codec
         self.clock = clock
+        self.stats = stats or Stats()
         self.rules = rules
         self._new_id = new_id
         self._observer = observer
@@ -193,16 +199,32 @@ class Engine:
         self._flights: dict[RequestKey, _Flight] = {}
         self._answers: OrderedDict[RequestKey, tuple[bytes, Answer]] = OrderedDict()
         self._committer: Committer[_Entry] = Committer(
-            store.commit, linger=linger, batch_max=batch_max
+            store.commit, linger=linger, batch_max=batch_max, stats=self.stats
         )
         # No other process, and no other life of this one, can make the same token.
         self._boot = os.urandom(8)
         self._tokens = 0
 
+    @property
+    def writes_waiting(self) -> int:
+        """How many writes wait for a transaction."""
+        return len(self._committer)
+
+    @property
+    def hot_sessions(self) -> int:
+        """How many sessions have their state kept in memory."""
+        return len(self._slots)
+
+    @property
+    def store_away(self) -> bool:
+        """Whether the store takes no writes: it refused the last one, or does not end it."""
+        return self._hearing.store_away or self._committer.flight_seconds > STANDS_STILL
+
     async def look(self) -> None:
-        """Takes note of the time, and tries the store where it was away; once a second."""
-        self._hearing.look(self.clock.now())
-        if self._hearing.store_away:
+        """Takes note of the time, and tries the store where it is in doubt; once a second."""
+        now = self.clock.now()
+        self._hearing.look(now)
+        if self._hearing.doubts(now):
             await self.write(CommitUnit())
 
     async def flush(self) -> None:
@@ -461,6 +483,8 @@ class Engine:
         committed = isinstance(outcome, Committed)
         if committed or isinstance(outcome, Unavailable):
             self._hearing.store(self.clock.now(), taken=committed)
+        if not committed:
+            self.stats.refused(outcome)
         for slot in entry.slots:
             if slot.last_write is entry:
                 slot.last_write = None
@@ -474,7 +498,12 @@ class Engine:
                 for commit in write.sessions:
                     self._observer.committed(commit.key, commit.events, commit.rows)
             elif isinstance(outcome, Rejected | Unavailable):
-                log.error("write failed", outcome=type(outcome).__name__, detail=outcome.detail)
+                log.error(
+                    "write failed",
+                    outcome=type(outcome).__name__,
+                    detail=outcome.detail,
+                    **_ids(write),
+                )
             self._answered(entry, write, outcome)
 
     def _answered(self, entry: _Entry, unit: CommitUnit, outcome: Outcome) -> None:
@@ -533,6 +562,17 @@ class Engine:
             raise StoreUnavailable(outcome.detail)
         if isinstance(outcome, Rejected):
             raise StoreCorrupt(f"the store refused a row: {outcome.detail}")
+
+
+def _ids(unit: CommitUnit) -> dict[str, str]:
+    """Returns what a write is about, for a line of the log."""
+    found: dict[str, str] = {}
+    if unit.request is not None:
+        found["request_id"] = unit.request.key.request_id
+    if unit.sessions:
+        first = unit.sessions[0]
+        found |= {"session_id": first.key.session_id, "run_id": first.current_run_id}
+    return {name: value for name, value in found.items() if value}
 
 
 def _replay(request: RequestKey, request_hash: bytes, known_hash: bytes, answer: Answer) -> Answer:

@@ -3,6 +3,9 @@
 LOOK_AGAIN = 1_000_000
 """Microseconds after which the end of a lease is looked at again while the store is away."""
 
+QUIET = 30_000_000
+"""Microseconds without a write after which it is not known whether the store takes any."""
+
 
 class Hearing:
     """Puts off the end of leases until their executors have been heard, or could have been.
@@ -21,6 +24,7 @@ class Hearing:
         self._gap = gap
         self._last = 0
         self._since = 0
+        self._written = 0
         self.store_away = False
 
     def look(self, now: int) -> None:
@@ -28,14 +32,20 @@ class Hearing:
         if self._gap is not None and 0 < self._last < now - self._gap:
             self._since = now
         self._last = max(self._last, now)
+        self._written = self._written or now
 
     def store(self, now: int, *, taken: bool) -> None:
         """Takes note of what became of a write."""
+        self._written = now
         if not taken:
             self.store_away = True
         elif self.store_away:
             self.store_away = False
             self._since = now
+
+    def doubts(self, now: int) -> bool:
+        """Whether the store is to be tried: it is away, or nothing was written for long."""
+        return self.store_away or now - self._written > QUIET
 
     def end(self, expire_time: int, duration: int, now: int) -> int:
         """Returns when a lease may be held to have run out."""

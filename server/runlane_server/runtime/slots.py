@@ -80,6 +80,10 @@ class Slots:
         self._held: WeakValueDictionary[SessionKey, Slot] = WeakValueDictionary()
         self._loads: dict[SessionKey, asyncio.Task[Slot]] = {}
 
+    def __len__(self) -> int:
+        """Returns how many are kept."""
+        return len(self._kept)
+
     async def take(self, key: SessionKey) -> Slot:
         """Returns the slot of a session; it may fall before the caller goes on."""
         slot = self._kept.get(key)

@@ -25,7 +25,9 @@ from runlane_server.core.rows import (
 )
 from runlane_server.core.words import TimerKind
 from runlane_server.runtime.engine import Time
+from runlane_server.runtime.stats import Stats
 from runlane_server.store.base import LiveLease, QueuedActivation, StoredNotice, StoredTimer
+from runlane_server.store.errors import told
 
 RETRY = 1_000_000
 """Microseconds after which a timer that could not be handled fires again."""
@@ -66,6 +68,16 @@ class Alarm:
             return self.key, self.notice.kind, self.notice.cause
         return self.activation_id, self.backoff
 
+    def ids(self) -> dict[str, str]:
+        """Returns what it is about, for a line of the log."""
+        what = self.kind or (self.notice.kind if self.notice is not None else None)
+        named = {
+            "kind": what.name if what is not None else "BACKOFF" if self.backoff else "LEASE",
+            "session_id": self.key.session_id,
+            "activation_id": self.activation_id,
+        }
+        return {name: value for name, value in named.items() if value}
+
 
 # When it is due, in the order of setting where that is the same.
 _Entry: TypeAlias = tuple[int, int, Alarm]
@@ -74,15 +86,23 @@ _Entry: TypeAlias = tuple[int, int, Alarm]
 class Timers:
     """Fires alarms when they are due."""
 
-    def __init__(self, clock: Time, fire: Callable[[Alarm], Awaitable[int | None]]) -> None:
+    def __init__(
+        self,
+        clock: Time,
+        fire: Callable[[Alarm], Awaitable[int | None]],
+        stats: Stats | None = None,
+    ) -> None:
         """Makes the alarm clock.
 
         Args:
             clock: The time.
             fire: Handles an alarm; returns when it is due again, or None.
+            stats: Counts how late alarms are.
         """
         self._clock = clock
         self._fire = fire
+        self._stats = stats or Stats()
+        self.notices = 0
         self._heap: list[_Entry] = []
         self._count = itertools.count()
         # The entry that counts of each alarm, by its name; what else the heap has of it is
@@ -151,6 +171,8 @@ class Timers:
     def _put(self, due_time: int, alarm: Alarm) -> None:
         """Sets an alarm; another of its name is moved."""
         entry = (due_time, next(self._count), alarm)
+        if alarm.notice is not None and alarm.name not in self._set:
+            self.notices += 1
         self._set[alarm.name] = entry
         heapq.heappush(self._heap, entry)
         if len(self._heap) > 2 * len(self._set) + DEAD_MIN:
@@ -170,7 +192,8 @@ class Timers:
             self._put(due_time, alarm)
 
     def _clear(self, alarm: Alarm) -> None:
-        self._set.pop(alarm.name, None)
+        if self._set.pop(alarm.name, None) is not None and alarm.notice is not None:
+            self.notices -= 1
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -182,6 +205,8 @@ class Timers:
                 entry = heapq.heappop(self._heap)
                 if self._set.get(entry[2].name) is entry:
                     due.append(entry)
+                    if entry[0]:  # What is due at once is of no time.
+                        self._stats.timer_lag_seconds.add((now - entry[0]) / 1_000_000)
             # Together, so that a thousand leases that end at once share their commits.
             await asyncio.gather(*(self._handle(one) for one in due))
             wait = LONGEST_SLEEP
@@ -199,7 +224,7 @@ class Timers:
         try:
             again = await self._fire(alarm)
         except Exception as error:  # noqa: BLE001 - an alarm must not stop the clock
-            log.warning("timer failed, it fires again", kind=alarm.kind, error=repr(error))
+            log.warning("timer failed, it fires again", error=told(error), **alarm.ids())
             again = self._clock.now() + RETRY
         if self._set.get(alarm.name) is entry:
             self._clear(alarm)

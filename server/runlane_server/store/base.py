@@ -104,6 +104,9 @@ class RequestRecord:
 class CommitUnit:
     """All or none: commits of one or two sessions and the record of their request.
 
+    One that holds nothing tells whether the store takes writes: it is written to disk like
+    any other, and leaves nothing.
+
     Attributes:
         sessions: In order of (namespace, session_id). May be empty.
         unchanged: Sessions that must still have this token and are not written: what a
@@ -411,6 +414,27 @@ class LiveRows:
 
 
 @dataclass(slots=True)
+class Counts:
+    """How much of some things there is, up to a limit.
+
+    Attributes:
+        sessions: By status, among those that changed last.
+        more_sessions: Whether there are more than were counted.
+        live_runs: Of those sessions, by phase.
+        stalled_runs: Live runs that are stalled.
+        open_interactions: But for proxies.
+        size: Bytes of the whole store, of all namespaces.
+    """
+
+    sessions: dict[SessionStatus, int]
+    more_sessions: bool
+    live_runs: dict[Phase, int]
+    stalled_runs: int
+    open_interactions: int
+    size: int
+
+
+@dataclass(slots=True)
 class QueuedActivation:
     """An activation that waits for an executor."""
 
@@ -635,6 +659,9 @@ class Store(Protocol):
 
     async def ancestors(self, key: SessionKey, limit: int) -> list[tuple[str, str]]:
         """Reads (session_id, run_id) of the direct source, its source, and so on."""
+
+    async def counts(self, namespace: str, limit: int) -> Counts:
+        """Counts, looking at `limit` rows of a kind at most."""
 
     async def queued_activations(self) -> list[QueuedActivation]:
         """Reads all activations that wait, ascending by queue_time."""

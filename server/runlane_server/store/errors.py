@@ -26,3 +26,12 @@ class StoreRefused(StoreError):  # noqa: N818 - named for the act
 
 class StoreHeld(StoreRefused):
     """Another process has the store."""
+
+
+def told(error: BaseException) -> str:
+    """Returns what the log may say of an error.
+
+    What a store says is meant for operators. The text of another one may quote what users
+    wrote: then it is the kind alone.
+    """
+    return str(error) if isinstance(error, StoreError) else type(error).__name__

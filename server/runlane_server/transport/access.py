@@ -71,6 +71,8 @@ SCOPES: Mapping[str, int] = {
     "AdminService/CreateKey": _ADMIN,
     "AdminService/ListKeys": _ADMIN,
     "AdminService/RevokeKey": _ADMIN,
+    "AdminService/GetOverview": _ADMIN,
+    "AdminService/ListExecutors": _ADMIN,
     "ServerService/GetServerInfo": OPEN,
 }
 """What each RPC needs. Whoever declares an RPC decides it here, or the server does not start."""

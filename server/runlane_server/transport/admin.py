@@ -6,13 +6,14 @@ from runlane.v1 import admin_service_pb2 as pb
 from runlane.v1 import api_key_pb2
 
 from runlane_server.app.keys import Grant, MadeKey, NewKey
-from runlane_server.app.views import Page, RunView
+from runlane_server.app.views import ExecutorView, Page, RunView
 from runlane_server.core.keys import ApiKey, Scope, scope_bits, scopes_of
+from runlane_server.core.words import Phase, SessionStatus
 from runlane_server.transport import requests, responses
 from runlane_server.transport.binding import Call
 from runlane_server.transport.paging import Pager, after_page, fill, page_limit
 from runlane_server.transport.port import AppPort
-from runlane_server.transport.values import duration_micros, timestamp
+from runlane_server.transport.values import duration, duration_micros, timestamp
 
 
 class KeysPort(Protocol):
@@ -49,6 +50,17 @@ def api_key(key: ApiKey) -> api_key_pb2.ApiKey:
         create_time=timestamp(key.create_time),
         expire_time=timestamp(key.expire_time),
         revoke_time=timestamp(key.revoke_time),
+    )
+
+
+def _executor(view: ExecutorView) -> pb.ExecutorStatus:
+    return pb.ExecutorStatus(
+        executor_id=view.executor_id,
+        agents=view.agents,
+        last_poll_time=timestamp(view.last_poll_time),
+        polling=view.polling,
+        leased_count=view.leased,
+        draining=view.draining,
     )
 
 
@@ -114,3 +126,43 @@ class AdminServicer:
         return pb.RevokeKeyResponse(
             key=api_key(await self._keys.revoke(call.grant, request.key_id))
         )
+
+    async def get_overview(
+        self, _request: pb.GetOverviewRequest, call: Call
+    ) -> pb.GetOverviewResponse:
+        """Tells how the namespace and the server are doing."""
+        view = await self._app.overview(call.namespace)
+        counts = view.counts
+        return pb.GetOverviewResponse(
+            open_session_count=counts.sessions.get(SessionStatus.OPEN, 0),
+            closed_session_count=counts.sessions.get(SessionStatus.CLOSED, 0),
+            more_sessions=counts.more_sessions,
+            active_run_count=counts.live_runs.get(Phase.ACTIVE, 0),
+            waiting_run_count=counts.live_runs.get(Phase.WAITING, 0),
+            paused_run_count=counts.live_runs.get(Phase.PAUSED, 0),
+            stalled_run_count=counts.stalled_runs,
+            open_interaction_count=counts.open_interactions,
+            queued_activation_count=view.queued,
+            oldest_queued_duration=duration(view.now - view.oldest_queue_time)
+            if view.queued
+            else None,
+            leased_activation_count=view.leased,
+            executor_count=view.executors,
+            stream_count=view.streams,
+            store_size_bytes=counts.size,
+            store_available=view.store_available,
+            server_time=timestamp(view.now),
+        )
+
+    async def list_executors(
+        self, request: pb.ListExecutorsRequest, call: Call
+    ) -> pb.ListExecutorsResponse:
+        """Lists the executors."""
+        pager = Pager(call.method, call.namespace)
+        executors, go_on = self._app.list_executors(
+            call.namespace, pager.name(request.page_token), page_limit(request.page_size)
+        )
+        shown = fill(executors, _executor)
+        if len(shown) < len(executors):
+            go_on = shown[-1].executor_id
+        return pb.ListExecutorsResponse(executors=shown, next_page_token=pager.token(go_on))

@@ -18,6 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from runlane_server.app.keys import NO_GRANT, Grant
 from runlane_server.app.views import Caller
 from runlane_server.core.errors import Reason, Refused, invalid
+from runlane_server.runtime.stats import Stats
 from runlane_server.transport.access import (
     NOBODY,
     SCOPES,
@@ -28,6 +29,7 @@ from runlane_server.transport.access import (
     unknown,
     wrong_client,
 )
+from runlane_server.transport.counting import counted
 from runlane_server.transport.errors import status_of
 from runlane_server.transport.hashing import request_hash
 from runlane_server.transport.validation import validate
@@ -83,8 +85,9 @@ class _ClientGone(Exception):  # noqa: N818 - nothing went wrong
 class Door:
     """What all calls go through: it asks who is there, counts them, and closes at a drain."""
 
-    def __init__(self, identity: Identity | None = None) -> None:
+    def __init__(self, identity: Identity | None = None, stats: Stats | None = None) -> None:
         self.identity: Identity = identity or Anybody()
+        self.stats = stats or Stats()
         self.draining = False
         self._entered = 0
         self._inside = 0
@@ -122,15 +125,15 @@ def service_handler(
         entry = _Entry(method, door)
         if method.client_streaming:
             handlers[method.name] = grpc.stream_unary_rpc_method_handler(
-                _stream_unary(entry, handler)
+                counted(door.stats, method, _stream_unary(entry, handler))
             )
         elif method.server_streaming:
             handlers[method.name] = grpc.unary_stream_rpc_method_handler(
-                _unary_stream(entry, handler)
+                counted(door.stats, method, _unary_stream(entry, handler))
             )
         else:
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                _unary_unary(entry, handler)
+                counted(door.stats, method, _unary_unary(entry, handler), unary=True)
             )
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 

@@ -18,6 +18,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.store.errors import StoreCorrupt, StoreError, StoreUnavailable
+from runlane_server.transport.counting import call_ids
 
 DOMAIN = "runlane.dev"
 MESSAGE_BYTES_MAX = 512
@@ -128,7 +129,7 @@ def refusal_of(error: BaseException, method: str) -> Refused:
     if isinstance(error, Refused):
         return error
     if isinstance(error, StoreUnavailable):
-        _log.warning("store unavailable", method=method, error=str(error))
+        _log.warning("store unavailable", method=method, error=str(error), **call_ids())
         return Refused(Reason.STORE_UNAVAILABLE, "the store does not take or give data now")
     incident = uuid4().hex
     # The text of a foreign exception may quote what a user wrote: only its kind and the
@@ -140,6 +141,7 @@ def refusal_of(error: BaseException, method: str) -> Refused:
         kind=type(error).__qualname__,
         error=str(error) if isinstance(error, StoreError) else "",
         frames=_frames(error),
+        **call_ids(),
     )
     if isinstance(error, StoreCorrupt):
         return Refused(

@@ -9,10 +9,12 @@ from runlane_server.app.views import (
     Caller,
     CommitView,
     EventQuery,
+    ExecutorView,
     ForkRequest,
     HistoryView,
     LineageView,
     LiveView,
+    OverviewView,
     Page,
     PollView,
     Result,
@@ -309,6 +311,17 @@ class AppPort(Protocol):
         self, namespace: str, after: str, limit: int, /
     ) -> tuple[list[AgentView], str | None]:
         """Lists agents by name; also the name that the next page is after."""
+
+    async def overview(self, namespace: str, /) -> OverviewView:
+        """Counts what there is."""
+
+    def list_executors(
+        self, namespace: str, after: str, limit: int, /
+    ) -> tuple[list[ExecutorView], str | None]:
+        """Lists executors by id; also the id that the next page is after."""
+
+    def ready(self) -> bool:
+        """Whether the store takes writes."""
 
     def server_info(self) -> ServerInfoView:
         """Describes the server."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from runlane.v1 import (
     admin_service_pb2,
@@ -16,6 +17,7 @@ from runlane.v1 import (
     session_service_pb2,
 )
 
+from runlane_server.runtime.stats import Stats
 from runlane_server.transport.access import Identity
 from runlane_server.transport.admin import AdminServicer, KeysPort
 from runlane_server.transport.binding import Door, service_handler
@@ -30,8 +32,11 @@ from runlane_server.transport.tls import TlsFiles, TlsReloader
 
 PENDING_CALLS_MAX = 20_000
 
+_LOOK_SECONDS = 0.5
 _QUIET_SECONDS = 0.05
 _STOP_SECONDS = 0.5
+
+_log = structlog.get_logger(__name__)
 
 SERVICES = tuple(
     module.DESCRIPTOR.services_by_name[name]
@@ -93,6 +98,7 @@ class GrpcServer:
         keys: KeysPort,
         settings: GrpcSettings | None = None,
         identity: Identity | None = None,
+        stats: Stats | None = None,
     ) -> None:
         """Makes a server.
 
@@ -101,11 +107,13 @@ class GrpcServer:
             keys: What AdminService makes and ends API keys with.
             settings: Of the transport.
             identity: Tells who calls; None: nobody is asked.
+            stats: Counts calls.
         """
         settings = settings or GrpcSettings()
         self._app = app
-        self._door = Door(identity)
+        self._door = Door(identity, stats)
         self._health = health.aio.HealthServicer()
+        self._watching: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(options=_options(settings))
         servicers = (
             SessionServicer(app),
@@ -156,9 +164,29 @@ class GrpcServer:
             else:
                 ports.append(self._server.add_insecure_port(address))
         await self._server.start()
-        for name in ("", *(service.full_name for service in SERVICES)):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await self._tell(ready=True)
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
         return ports
+
+    async def _tell(self, *, ready: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        for name in ("", *(service.full_name for service in SERVICES)):
+            await self._health.set(name, status.SERVING if ready else status.NOT_SERVING)
+
+    async def _watch(self) -> None:
+        """Keeps the health to what the app says."""
+        told = True
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            ready = self._app.ready()
+            if ready == told:
+                continue
+            told = ready
+            await self._tell(ready=ready)
+            if ready:
+                _log.info("serving again")
+            else:
+                _log.warning("not serving: the store takes no writes")
 
     async def drain(
         self, grace: float, finish: Callable[[], Awaitable[None]] | None = None
@@ -169,6 +197,8 @@ class GrpcServer:
             grace: Seconds.
             finish: Awaited once nobody new comes in; executors may still commit meanwhile.
         """
+        if self._watching is not None:
+            self._watching.cancel()
         # Whoever picks a server by its health is to know before anything fails.
         await self._health.enter_graceful_shutdown()
         self._door.draining = True

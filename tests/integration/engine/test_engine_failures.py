@@ -11,7 +11,8 @@ from runlane_server.core.commands import Submit
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.model import RunOptions, SessionKey
 from runlane_server.core.words import Mode
-from runlane_server.runtime.hearing import LOOK_AGAIN
+from runlane_server.runtime import engine as engines
+from runlane_server.runtime.hearing import LOOK_AGAIN, QUIET
 from runlane_server.runtime.timers import Alarm
 from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
 from support.gate import Gate, until, yielded
@@ -299,6 +300,49 @@ async def test_an_alarm_whose_write_fails_fires_again(world: World):
     world.clock.advance(LEASE)
     assert await upkeep.fire(alarm) is None
     assert await world.runs("ses_1") == ["first FAILED"]
+
+
+@pytest.mark.asyncio
+async def test_a_store_that_takes_no_writes_is_told_until_it_takes_one(world: World):
+    await world.do("ses_1", create)
+    engine, app = world.engine, world.app
+    assert app.ready()
+    world.faults("commit", FULL, times=1000)
+    with pytest.raises(StoreUnavailable):
+        await world.do("ses_1", first)
+    assert not app.ready()
+    for _ in range(3):
+        await engine.look()
+        assert not app.ready()
+    world.faults("commit", None)
+    await engine.look()
+    assert app.ready()
+
+
+@pytest.mark.asyncio
+async def test_a_store_is_tried_where_nothing_was_written_for_long(world: World):
+    await world.do("ses_1", create)
+    world.faults("commit", FULL, times=1000)
+    await world.engine.look()
+    assert world.app.ready()
+    world.clock.advance(QUIET + 1)
+    await world.engine.look()
+    assert not world.app.ready()
+
+
+@pytest.mark.asyncio
+async def test_a_write_that_does_not_end_is_no_readiness(world: World, monkeypatch):
+    monkeypatch.setattr(engines, "STANDS_STILL", 0.05)
+    gate = Gate(world)
+    gate.shut()
+    writing = asyncio.ensure_future(world.do("ses_1", create))
+    await gate.entered()
+    assert world.app.ready()
+    await asyncio.sleep(0.1)
+    assert not world.app.ready()
+    gate.open()
+    await writing
+    assert world.app.ready()
 
 
 @pytest.mark.asyncio

@@ -3,18 +3,23 @@
 import json
 import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import typer
 from runlane_server.access_settings import JwtConfig
+from runlane_server.app.views import Gauges, ServerInfoView
 from runlane_server.cli._app import app
+from runlane_server.observability.metrics import families
+from runlane_server.runtime.stats import Stats
 from runlane_server.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHOWN = re.findall(r"^```toml\n(.*?)^```$", README + PAGE, re.MULTILINE | re.DOTALL)
+GAUGES = [one.name for one in fields(Gauges) if one.name not in {"writes_waiting", "store_away"}]
 NOT_SETTINGS = {"config", "help"}
 
 
@@ -132,6 +137,26 @@ def test_the_table_of_logs_has_every_line_with_its_level():
     }
     told = {(plain(row[0]), row[1]) for row in rows_after("| line | level | meaning |")}
     assert told == logged
+
+
+def test_the_table_of_metrics_has_every_metric_with_its_type_and_labels():
+    gauges = Gauges(1, store_away=False, **dict.fromkeys(GAUGES, 1))
+    info, stats = ServerInfoView("1", "sqlite", True, "sto_1", 1, [], []), Stats()
+    stats.called("Submit", "OK", 0.1)
+    made = {}
+    for family in families(gauges, info, stats):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = [label for label in family.samples[0].labels if label != "le"]
+        made[f"{name}{{{', '.join(labels)}}}" if labels else name] = family.type
+    told = {plain(row[0]): row[1] for row in rows_after("| metric | type | meaning |")}
+    assert told == made
+
+
+def test_what_the_compose_file_sets_are_settings():
+    text = (ROOT / "examples" / "compose.yaml").read_text(encoding="utf-8")
+    named = re.findall(r"RUNLANE_(\w+): ", text)
+    assert named
+    assert {name.lower() for name in named} <= Settings.model_fields.keys()
 
 
 def test_the_limits_of_the_server_are_told_as_settings():

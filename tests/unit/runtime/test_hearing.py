@@ -1,6 +1,6 @@
 """Since when heartbeats could be taken, and what that does to the end of a lease."""
 
-from runlane_server.runtime.hearing import LOOK_AGAIN, Hearing
+from runlane_server.runtime.hearing import LOOK_AGAIN, QUIET, Hearing
 
 SECOND = 1_000_000
 LEASE = 30 * SECOND
@@ -29,3 +29,16 @@ def test_nothing_runs_out_while_the_store_is_away_nor_for_a_lease_after_it():
     assert hearing.end(1, LEASE, 60 * SECOND) == 60 * SECOND + LEASE
     hearing.store(70 * SECOND, taken=True)
     assert hearing.end(1, LEASE, 70 * SECOND) == 60 * SECOND + LEASE
+
+
+def test_the_store_is_in_doubt_while_it_is_away_and_after_a_long_quiet():
+    hearing = Hearing(None)
+    hearing.look(100 * SECOND)
+    assert not hearing.doubts(100 * SECOND + QUIET)
+    assert hearing.doubts(101 * SECOND + QUIET)
+    hearing.store(200 * SECOND, taken=True)
+    assert not hearing.doubts(200 * SECOND + QUIET)
+    hearing.store(201 * SECOND, taken=False)
+    assert hearing.doubts(201 * SECOND)
+    hearing.store(202 * SECOND, taken=True)
+    assert not hearing.doubts(202 * SECOND)

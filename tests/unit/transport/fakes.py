@@ -9,10 +9,12 @@ from runlane_server.app.views import (
     ActivationControl,
     AgentView,
     CommitView,
+    ExecutorView,
     HistoryView,
     LeasedView,
     LineageView,
     LiveView,
+    OverviewView,
     Page,
     PollView,
     Result,
@@ -69,7 +71,7 @@ from runlane_server.core.words import (
     ToolCallState,
     ToolOutcome,
 )
-from runlane_server.store.base import InteractionRow, MessageRow, SummaryRow, ToolCallRow
+from runlane_server.store.base import Counts, InteractionRow, MessageRow, SummaryRow, ToolCallRow
 from runlane_server.transport.codec import ProtoCodec
 from runlane_server.transport.content import input_content, text_result
 from runlane_server.transport.server import GrpcServer, GrpcSettings
@@ -154,6 +156,7 @@ class FakeApp:
     def __init__(self):
         self.asked = []
         self.raising = None
+        self.store_up = True
         self.drained = asyncio.Event()
         self.entered = asyncio.Event()
         self.closed = asyncio.Event()
@@ -389,6 +392,18 @@ class FakeApp:
     def list_agents(self, *args):
         self.asked.append(("list_agents", *args))
         return [AgentView("a", NOW, 1, 2, 3)], "a"
+
+    async def overview(self, *args):
+        await self._ask("overview", *args)
+        counts = Counts({SessionStatus.OPEN: 3}, True, {Phase.WAITING: 2}, 1, 4, 5_000_000_000)
+        return OverviewView(counts, 6, NOW - 1_500_000, 7, 8, 9, True, NOW)
+
+    def list_executors(self, *args):
+        self.asked.append(("list_executors", *args))
+        return [ExecutorView("e", ["a", "b"], NOW, True, 2, True)], "e"
+
+    def ready(self):
+        return self.store_up
 
     def server_info(self):
         return ServerInfoView("0.1", "memory", False, "store", 1, ["f"], [("x_max", 1, "items")])

@@ -90,6 +90,25 @@ async def test_pause_restore_and_settle():
             admin_service_pb2.ListStalledRunsRequest(page_token=page.next_page_token)
         )
         assert app.asked[-1] == ("list_stalled_runs", "default", (5, "x"), 50)
+        seen = await admin.GetOverview(admin_service_pb2.GetOverviewRequest())
+        assert (seen.open_session_count, seen.closed_session_count) == (3, 0)
+        assert seen.more_sessions
+        assert (seen.active_run_count, seen.waiting_run_count, seen.stalled_run_count) == (0, 2, 1)
+        assert (seen.open_interaction_count, seen.queued_activation_count) == (4, 6)
+        assert seen.oldest_queued_duration.ToMilliseconds() == 1500
+        assert (seen.leased_activation_count, seen.executor_count, seen.stream_count) == (7, 8, 9)
+        assert (seen.store_size_bytes, seen.store_available) == (5_000_000_000, True)
+        assert seen.server_time.ToMicroseconds() == NOW
+        listed = await admin.ListExecutors(admin_service_pb2.ListExecutorsRequest(page_size=1))
+        assert app.asked[-1] == ("list_executors", "default", "", 1)
+        (one,) = listed.executors
+        assert (one.executor_id, one.agents, one.leased_count) == ("e", ["a", "b"], 2)
+        assert one.polling
+        assert one.draining
+        await admin.ListExecutors(
+            admin_service_pb2.ListExecutorsRequest(page_token=listed.next_page_token)
+        )
+        assert app.asked[-1] == ("list_executors", "default", "e", 50)
         health = health_pb2_grpc.HealthStub(channel)
         status = await health.Check(
             health_pb2.HealthCheckRequest(service="runlane.v1.AdminService")

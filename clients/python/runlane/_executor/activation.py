@@ -86,13 +86,18 @@ class ActivationTask:
         try:
             await self._settle()
         except LostError:
-            _LOG.info("activation %s was lost", lease.fence.activation_id)
+            _LOG.info("activation %s was lost", lease.fence.activation_id, extra=lease.ids)
         except asyncio.CancelledError:
             if lease.release_on_cancel and not lease.over:
                 await self._release()
             raise
         except RunlaneError as error:
-            _LOG.warning("activation %s was dropped: %s", lease.fence.activation_id, error)
+            _LOG.warning(
+                "activation %s was dropped: %s",
+                lease.fence.activation_id,
+                error,
+                extra=lease.ids,
+            )
         finally:
             await lease.let_go()
 
@@ -107,7 +112,9 @@ class ActivationTask:
         except (LostError, TransportError):
             raise
         except Exception as error:  # noqa: BLE001 - a model may raise anything
-            _LOG.exception("the executor failed at run %s", self._lease.fence.run_id)
+            _LOG.exception(
+                "the executor failed at run %s", self._lease.fence.run_id, extra=self._lease.ids
+            )
             # The class alone: what it says may hold what callers must not see.
             reason = RunFailureReason.EXECUTOR_ERROR
             await self._fail(reason, type(error).__name__, retryable=False)
@@ -227,7 +234,9 @@ class ActivationTask:
         try:
             await self._lease.commit([pb.Operation(record_compaction=operation)])
         except (FieldInvalid, OperationInvalid) as error:
-            _LOG.warning("a summary for run %s was refused: %s", request.run_id, error)
+            _LOG.warning(
+                "a summary for run %s was refused: %s", request.run_id, error, extra=self._lease.ids
+            )
             return request
         if self._lease.over:
             return None

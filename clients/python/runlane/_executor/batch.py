@@ -196,7 +196,12 @@ class Batch:
         try:
             await self._commit([pb.Operation(start_child_run=start)])
         except _REFUSED_STARTS as error:
-            _LOG.warning("a child run of run %s was refused: %s", self._run.run_id, error.reason)
+            _LOG.warning(
+                "a child run of run %s was refused: %s",
+                self._run.run_id,
+                error.reason,
+                extra=self._lease.ids,
+            )
             told = f"the child run could not be started: {error.reason}"
             await self._commit([_results([error_result(start.tool_call_id, told)])])
 
@@ -344,7 +349,9 @@ class Batch:
                         [_results(portion)], timeout=PARTING, taken=self._taken
                     )
         except (LostError, RunlaneError) as error:
-            _LOG.warning("results of run %s are lost: %r", self._run.run_id, error)
+            _LOG.warning(
+                "results of run %s are lost: %r", self._run.run_id, error, extra=self._lease.ids
+            )
 
     # --- committing --------------------------------------------------------
 

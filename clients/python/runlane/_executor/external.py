@@ -68,4 +68,9 @@ async def _settle(lease: Lease, token: str, problem: str, timeout: float) -> Non
         )
     except RunlaneError as error:
         # The other system may have been quicker, or the run has ended.
-        _LOG.warning("an external wait of run %s stays as it is: %s", lease.fence.run_id, error)
+        _LOG.warning(
+            "an external wait of run %s stays as it is: %s",
+            lease.fence.run_id,
+            error,
+            extra=lease.ids,
+        )

@@ -65,6 +65,12 @@ class Lease:
     def __init__(self, caller: Caller, leased: pb.LeasedActivation, duration: float) -> None:
         self.caller = caller
         self.fence = leased.fence
+        # What lines of the log carry beside their text.
+        self.ids = {
+            "session_id": self.fence.session_id,
+            "run_id": self.fence.run_id,
+            "activation_id": self.fence.activation_id,
+        }
         self.over = False
         self.pausing = False
         self.release_on_cancel = True
@@ -258,7 +264,7 @@ class Lease:
             await asyncio.wait(running, timeout=_STOP)
         for task in tasks:
             if not task.done():
-                _LOG.warning("a task of run %s does not stop", self.fence.run_id)
+                _LOG.warning("a task of run %s does not stop", self.fence.run_id, extra=self.ids)
             elif not task.cancelled():
                 # What it raised on its way out is of no use to anybody.
                 task.exception()
@@ -284,9 +290,9 @@ class Lease:
             except (StaleActivation, RunNotFound, SessionNotFound):
                 self._lost.set()
             except ClientClosedError as error:
-                _LOG.warning("activation %s: %s", self.fence.activation_id, error)
+                _LOG.warning("activation %s: %s", self.fence.activation_id, error, extra=self.ids)
             except Exception as error:  # noqa: BLE001 - see above
-                _LOG.warning("activation %s: %r", self.fence.activation_id, error)
+                _LOG.warning("activation %s: %r", self.fence.activation_id, error, extra=self.ids)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
                 continue
@@ -311,7 +317,7 @@ class Lease:
                 if isinstance(error, (StaleActivation, RunNotFound, SessionNotFound)):
                     raise
                 # One odd error is no reason to stop: the work goes on, and needs its lease.
-                _LOG.warning("heartbeat of %s: %s", self.fence.activation_id, error)
+                _LOG.warning("heartbeat of %s: %s", self.fence.activation_id, error, extra=self.ids)
                 wait = min(FIRST_HEARTBEAT, wait)
                 continue
             self._heed(answer.control)

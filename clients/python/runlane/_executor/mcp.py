@@ -197,6 +197,7 @@ class _Connection:
         """
         ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         task = self._task = asyncio.create_task(self._hold(ready))
+        task.add_done_callback(self._ended)
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
@@ -222,8 +223,12 @@ class _Connection:
         if self.client is None:
             task.cancel()
         await asyncio.wait({task})
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.info("an MCP connection ended with an error: %s", _told(error))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        # Where it never was, whoever opens it is told. Its text may hold what tools were.
+        if error is not None and self.client is not None:
+            _LOG.info("an MCP connection ended with an error: %s", type(_first(error)).__name__)
 
     def leave(self) -> None:
         """Lets it end by itself."""
@@ -246,10 +251,16 @@ def _sdk(module: str) -> Any:
         ) from error
 
 
-def _told(error: BaseException | None) -> str:
+def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return "it went away" if error is None else str(error) or type(error).__name__
+    return error
+
+
+def _told(error: BaseException | None) -> str:
+    if error is None:
+        return "it went away"
+    return str(_first(error)) or type(_first(error)).__name__
 
 
 async def _list_tools(client: Any) -> list[Any]:

@@ -225,6 +225,7 @@ def log_failure(failed: Tool, context: ToolContext, error: BaseException) -> Non
         failed.name,
         context.run_id,
         type(error).__name__,
+        extra={"session_id": context.session_id, "run_id": context.run_id},
         exc_info=error if _LOG.isEnabledFor(logging.DEBUG) else None,
     )
 

@@ -7,6 +7,7 @@ from collections import abc as abc
 from google.protobuf import descriptor as descriptor
 from google.protobuf import duration_pb2 as duration_pb2
 from google.protobuf import message as message
+from google.protobuf import timestamp_pb2 as timestamp_pb2
 from google.protobuf.internal import containers as containers
 from runlane.v1 import api_key_pb2 as api_key_pb2
 from runlane.v1 import run_pb2 as run_pb2
@@ -300,5 +301,202 @@ class RevokeKeyResponse(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GetOverviewRequest(message.Message):
+    """Request of GetOverview."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class GetOverviewResponse(message.Message):
+    """Answer of GetOverview. Sessions and live runs are counted among the 10,000 sessions that
+    changed last, stalled runs and interactions up to 10,000.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    OPEN_SESSION_COUNT_FIELD_NUMBER: builtins.int
+    CLOSED_SESSION_COUNT_FIELD_NUMBER: builtins.int
+    MORE_SESSIONS_FIELD_NUMBER: builtins.int
+    ACTIVE_RUN_COUNT_FIELD_NUMBER: builtins.int
+    WAITING_RUN_COUNT_FIELD_NUMBER: builtins.int
+    PAUSED_RUN_COUNT_FIELD_NUMBER: builtins.int
+    STALLED_RUN_COUNT_FIELD_NUMBER: builtins.int
+    OPEN_INTERACTION_COUNT_FIELD_NUMBER: builtins.int
+    QUEUED_ACTIVATION_COUNT_FIELD_NUMBER: builtins.int
+    OLDEST_QUEUED_DURATION_FIELD_NUMBER: builtins.int
+    LEASED_ACTIVATION_COUNT_FIELD_NUMBER: builtins.int
+    EXECUTOR_COUNT_FIELD_NUMBER: builtins.int
+    STREAM_COUNT_FIELD_NUMBER: builtins.int
+    STORE_SIZE_BYTES_FIELD_NUMBER: builtins.int
+    STORE_AVAILABLE_FIELD_NUMBER: builtins.int
+    SERVER_TIME_FIELD_NUMBER: builtins.int
+    open_session_count: builtins.int
+    """Sessions that are open."""
+    closed_session_count: builtins.int
+    """Sessions that are closed."""
+    more_sessions: builtins.bool
+    """Whether there are more sessions than were counted."""
+    active_run_count: builtins.int
+    """Live runs that are ACTIVE, stalled ones too."""
+    waiting_run_count: builtins.int
+    """Live runs that are WAITING."""
+    paused_run_count: builtins.int
+    """Live runs that are PAUSED."""
+    stalled_run_count: builtins.int
+    """Runs that are stalled: they wait for RestoreRun."""
+    open_interaction_count: builtins.int
+    """Interactions that wait for an answer."""
+    queued_activation_count: builtins.int
+    """Activations that wait for an executor; those that back off do not count."""
+    leased_activation_count: builtins.int
+    """Activations that executors have."""
+    executor_count: builtins.int
+    """Executors that polled within the last 60 s, or poll now."""
+    stream_count: builtins.int
+    """Event streams and watches that are open."""
+    store_size_bytes: builtins.int
+    """Bytes of the whole store on disk, its log included."""
+    store_available: builtins.bool
+    """Whether the store takes writes."""
+    @builtins.property
+    def oldest_queued_duration(self) -> duration_pb2.Duration:
+        """How long the oldest of them has waited; unset: there is none."""
+
+    @builtins.property
+    def server_time(self) -> timestamp_pb2.Timestamp:
+        """The time of the server."""
+
+    def __init__(
+        self,
+        *,
+        open_session_count: builtins.int = ...,
+        closed_session_count: builtins.int = ...,
+        more_sessions: builtins.bool = ...,
+        active_run_count: builtins.int = ...,
+        waiting_run_count: builtins.int = ...,
+        paused_run_count: builtins.int = ...,
+        stalled_run_count: builtins.int = ...,
+        open_interaction_count: builtins.int = ...,
+        queued_activation_count: builtins.int = ...,
+        oldest_queued_duration: duration_pb2.Duration | None = ...,
+        leased_activation_count: builtins.int = ...,
+        executor_count: builtins.int = ...,
+        stream_count: builtins.int = ...,
+        store_size_bytes: builtins.int = ...,
+        store_available: builtins.bool = ...,
+        server_time: timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["oldest_queued_duration", b"oldest_queued_duration", "server_time", b"server_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["active_run_count", b"active_run_count", "closed_session_count", b"closed_session_count", "executor_count", b"executor_count", "leased_activation_count", b"leased_activation_count", "more_sessions", b"more_sessions", "oldest_queued_duration", b"oldest_queued_duration", "open_interaction_count", b"open_interaction_count", "open_session_count", b"open_session_count", "paused_run_count", b"paused_run_count", "queued_activation_count", b"queued_activation_count", "server_time", b"server_time", "stalled_run_count", b"stalled_run_count", "store_available", b"store_available", "store_size_bytes", b"store_size_bytes", "stream_count", b"stream_count", "waiting_run_count", b"waiting_run_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ListExecutorsRequest(message.Message):
+    """Request of ListExecutors."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    page_size: builtins.int
+    """How many: default 50, above 1,000 cut to it. A page also ends at 2 MiB."""
+    page_token: builtins.str
+    """Where to go on; empty: at the start."""
+    def __init__(
+        self,
+        *,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ListExecutorsResponse(message.Message):
+    """Answer of ListExecutors."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    EXECUTORS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Where the next page starts; empty: this was the last."""
+    @builtins.property
+    def executors(self) -> containers.RepeatedCompositeFieldContainer[ExecutorStatus]:
+        """The executors."""
+
+    def __init__(
+        self,
+        *,
+        executors: abc.Iterable[ExecutorStatus] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["executors", b"executors", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ExecutorStatus(message.Message):
+    """What is known of an executor."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    EXECUTOR_ID_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
+    LAST_POLL_TIME_FIELD_NUMBER: builtins.int
+    POLLING_FIELD_NUMBER: builtins.int
+    LEASED_COUNT_FIELD_NUMBER: builtins.int
+    DRAINING_FIELD_NUMBER: builtins.int
+    executor_id: builtins.str
+    """Its id."""
+    polling: builtins.bool
+    """Whether it polls now."""
+    leased_count: builtins.int
+    """Activations that it has."""
+    draining: builtins.bool
+    """Whether it takes no more activations."""
+    @builtins.property
+    def agents(self) -> containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The agents that it polled for last, by name; empty where it has not polled since the
+        server was started.
+        """
+
+    @builtins.property
+    def last_poll_time(self) -> timestamp_pb2.Timestamp:
+        """When its last poll ended, or began where it polls now."""
+
+    def __init__(
+        self,
+        *,
+        executor_id: builtins.str = ...,
+        agents: abc.Iterable[builtins.str] | None = ...,
+        last_poll_time: timestamp_pb2.Timestamp | None = ...,
+        polling: builtins.bool = ...,
+        leased_count: builtins.int = ...,
+        draining: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["last_poll_time", b"last_poll_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["agents", b"agents", "draining", b"draining", "executor_id", b"executor_id", "last_poll_time", b"last_poll_time", "leased_count", b"leased_count", "polling", b"polling"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

@@ -60,6 +60,16 @@ class AdminServiceStub(object):
                 request_serializer=runlane_dot_v1_dot_admin__service__pb2.RevokeKeyRequest.SerializeToString,
                 response_deserializer=runlane_dot_v1_dot_admin__service__pb2.RevokeKeyResponse.FromString,
                 _registered_method=True)
+        self.GetOverview = channel.unary_unary(
+                '/runlane.v1.AdminService/GetOverview',
+                request_serializer=runlane_dot_v1_dot_admin__service__pb2.GetOverviewRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_admin__service__pb2.GetOverviewResponse.FromString,
+                _registered_method=True)
+        self.ListExecutors = channel.unary_unary(
+                '/runlane.v1.AdminService/ListExecutors',
+                request_serializer=runlane_dot_v1_dot_admin__service__pb2.ListExecutorsRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_admin__service__pb2.ListExecutorsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -105,6 +115,21 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetOverview(self, request, context):
+        """Tells how the namespace and the server are doing, in a few bounded reads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListExecutors(self, request, context):
+        """Lists the executors that poll or did within the last hour, and those that have
+        activations, by id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -132,6 +157,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.RevokeKey,
                     request_deserializer=runlane_dot_v1_dot_admin__service__pb2.RevokeKeyRequest.FromString,
                     response_serializer=runlane_dot_v1_dot_admin__service__pb2.RevokeKeyResponse.SerializeToString,
+            ),
+            'GetOverview': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOverview,
+                    request_deserializer=runlane_dot_v1_dot_admin__service__pb2.GetOverviewRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_admin__service__pb2.GetOverviewResponse.SerializeToString,
+            ),
+            'ListExecutors': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListExecutors,
+                    request_deserializer=runlane_dot_v1_dot_admin__service__pb2.ListExecutorsRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_admin__service__pb2.ListExecutorsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -270,6 +305,60 @@ class AdminService(object):
             '/runlane.v1.AdminService/RevokeKey',
             runlane_dot_v1_dot_admin__service__pb2.RevokeKeyRequest.SerializeToString,
             runlane_dot_v1_dot_admin__service__pb2.RevokeKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOverview(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.AdminService/GetOverview',
+            runlane_dot_v1_dot_admin__service__pb2.GetOverviewRequest.SerializeToString,
+            runlane_dot_v1_dot_admin__service__pb2.GetOverviewResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListExecutors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runlane.v1.AdminService/ListExecutors',
+            runlane_dot_v1_dot_admin__service__pb2.ListExecutorsRequest.SerializeToString,
+            runlane_dot_v1_dot_admin__service__pb2.ListExecutorsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,12 @@ class AdminServiceStub:
     the server that is called. One that was revoked before is returned unchanged. Fails with
     KEY_NOT_FOUND.
     """
+    GetOverview: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetOverviewRequest, _admin_service_pb2.GetOverviewResponse]
+    """Tells how the namespace and the server are doing, in a few bounded reads."""
+    ListExecutors: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListExecutorsRequest, _admin_service_pb2.ListExecutorsResponse]
+    """Lists the executors that poll or did within the last hour, and those that have
+    activations, by id.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -72,6 +78,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Ends an API key for good, and the streams and waits that it has open, within a second on
     the server that is called. One that was revoked before is returned unchanged. Fails with
     KEY_NOT_FOUND.
+    """
+    GetOverview: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetOverviewRequest, _admin_service_pb2.GetOverviewResponse]  # type: ignore[assignment]
+    """Tells how the namespace and the server are doing, in a few bounded reads."""
+    ListExecutors: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListExecutorsRequest, _admin_service_pb2.ListExecutorsResponse]  # type: ignore[assignment]
+    """Lists the executors that poll or did within the last hour, and those that have
+    activations, by id.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -122,6 +134,24 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Ends an API key for good, and the streams and waits that it has open, within a second on
         the server that is called. One that was revoked before is returned unchanged. Fails with
         KEY_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def GetOverview(
+        self,
+        request: _admin_service_pb2.GetOverviewRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetOverviewResponse, _abc.Awaitable[_admin_service_pb2.GetOverviewResponse]]:
+        """Tells how the namespace and the server are doing, in a few bounded reads."""
+
+    @_abc_1.abstractmethod
+    def ListExecutors(
+        self,
+        request: _admin_service_pb2.ListExecutorsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListExecutorsResponse, _abc.Awaitable[_admin_service_pb2.ListExecutorsResponse]]:
+        """Lists the executors that poll or did within the last hour, and those that have
+        activations, by id.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

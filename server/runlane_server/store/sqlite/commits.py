@@ -159,7 +159,14 @@ class Committer:
                 " ON CONFLICT DO NOTHING",
                 unit.drained_executor,
             )
+        elif not sessions and request is None and not unit.unchanged:
+            self._try()
         return _COMMITTED
+
+    def _try(self) -> None:
+        """Has a page written, and no row: a transaction that changes none never fails."""
+        self._execute("INSERT INTO drained_executors (namespace, executor_id) VALUES ('', '')")
+        self._execute("DELETE FROM drained_executors WHERE namespace = ''")
 
     # --- what a unit stands on ---------------------------------------------
 

@@ -19,7 +19,7 @@ _APPLICATION_ID_AT = 68
 _HEADER_SIZE = 100
 _STATEMENTS = 256
 _SECRET_BYTES = 32
-_PACKAGE = "runlane_server.store.sqlite"
+PACKAGE = "runlane_server.store.sqlite"
 
 
 class FileHold:
@@ -58,6 +58,25 @@ class FileHold:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def holder(path: Path) -> str | None:
+    """Tells which process has a store; None: none has. Empty: one that is not known.
+
+    The file of the hold is locked for as long as it takes to let go of it.
+    """
+    try:
+        file = os.open(path.with_name(path.name + ".lock"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        pid = os.pread(file, 32, 0).decode("ascii", "replace").strip()
+        return pid if pid.isdigit() else ""
+    finally:
+        os.close(file)
+    return None
 
 
 def refuse_foreign(path: Path) -> None:
@@ -134,7 +153,7 @@ def _applied(conn: sqlite3.Connection, path: Path | None) -> dict[int, str]:
 
 def verify(path: Path) -> list[Migration]:
     """Tells which migrations a file lacks, or raises StoreRefused. Changes nothing."""
-    migrations = read_migrations(_PACKAGE)
+    migrations = read_migrations(PACKAGE)
     if not path.exists() or path.stat().st_size == 0:
         return migrations
     # A creation that was cut off has left a journal, which only a writer can roll back.
@@ -155,7 +174,7 @@ def prepare(conn: sqlite3.Connection, path: Path | None, now: int) -> None:
     A new file is written with a rollback journal, so that its header says what it is
     before it has a write-ahead log.
     """
-    missing = plan(read_migrations(_PACKAGE), _applied(conn, path), str(path))
+    missing = plan(read_migrations(PACKAGE), _applied(conn, path), str(path))
     if missing:
         conn.execute("BEGIN IMMEDIATE")
         try:

@@ -1,11 +1,14 @@
 """Pages of sessions, runs and submissions, by keyset: no page costs more than the first."""
 
+import contextlib
 import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
 
 from runlane_server.core.model import SessionKey
-from runlane_server.core.words import Phase, SubmissionState
+from runlane_server.core.words import InteractionState, Phase, SessionStatus, SubmissionState
 from runlane_server.store.base import (
+    Counts,
     RunRow,
     SessionFilter,
     SessionOrder,
@@ -189,3 +192,48 @@ def list_submissions(
         )
     merged.sort(key=lambda row: (row.create_time, row.submission_id))
     return merged[:limit]
+
+
+def counts(conn: sqlite3.Connection, namespace: str, limit: int) -> Counts:
+    """Store.counts."""
+    statuses: dict[SessionStatus, int] = {}
+    phases: dict[Phase, int] = {}
+    for status, phase, count in conn.execute(
+        "SELECT s.status, r.phase, count(*) FROM (SELECT status, current_run_id FROM sessions"
+        " WHERE namespace = ? AND deleted_time = 0 ORDER BY update_time DESC LIMIT ?) s"
+        " LEFT JOIN runs r ON r.run_id = s.current_run_id GROUP BY s.status, r.phase",
+        (namespace, limit),
+    ):
+        known = SessionStatus(status)
+        statuses[known] = statuses.get(known, 0) + count
+        if phase not in {None, Phase.TERMINAL}:
+            phases[Phase(phase)] = phases.get(Phase(phase), 0) + count
+    more = conn.execute(
+        "SELECT 1 FROM sessions WHERE namespace = ? AND deleted_time = 0"
+        " ORDER BY update_time DESC LIMIT 1 OFFSET ?",
+        (namespace, limit),
+    ).fetchone()
+    (stalled,) = conn.execute(
+        "SELECT count(*) FROM (SELECT 1 FROM runs r CROSS JOIN sessions s ON s.key = r.session_key"
+        " WHERE r.stalled = 1 AND s.namespace = ? AND s.deleted_time = 0 LIMIT ?)",
+        (namespace, limit),
+    ).fetchone()
+    (waiting,) = conn.execute(
+        "SELECT count(*) FROM (SELECT 1 FROM interactions i CROSS JOIN sessions s"
+        " ON s.key = i.session_key WHERE i.namespace = ? AND i.state = ?"
+        " AND i.proxy_interaction_id = '' AND s.deleted_time = 0 LIMIT ?)",
+        (namespace, InteractionState.OPEN, limit),
+    ).fetchone()
+    return Counts(statuses, more is not None, phases, stalled, waiting, _size(conn))
+
+
+def _size(conn: sqlite3.Connection) -> int:
+    """Returns the bytes of a database and of its log."""
+    (pages,) = conn.execute("PRAGMA page_count").fetchone()
+    (page_size,) = conn.execute("PRAGMA page_size").fetchone()
+    path = conn.execute("PRAGMA database_list").fetchone()[2]
+    size = int(pages * page_size)
+    if path:
+        with contextlib.suppress(OSError):
+            size += Path(f"{path}-wal").stat().st_size
+    return size

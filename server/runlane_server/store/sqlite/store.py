@@ -11,6 +11,7 @@ from runlane_server.core.model import SessionKey
 from runlane_server.core.words import InteractionState, Phase, SubmissionState
 from runlane_server.store.base import (
     READ_BYTES,
+    Counts,
     EventGroup,
     InteractionRow,
     LiveLease,
@@ -351,6 +352,10 @@ class SqliteStore:
     async def ancestors(self, key: SessionKey, limit: int) -> list[tuple[str, str]]:
         """Reads (session_id, run_id) of the direct source, its source, and so on."""
         return await self._read(reads.ancestors, key, limit)
+
+    async def counts(self, namespace: str, limit: int) -> Counts:
+        """Counts, looking at `limit` rows of a kind at most."""
+        return await self._read(lists.counts, namespace, limit)
 
     async def queued_activations(self) -> list[QueuedActivation]:
         """Reads all activations that wait, ascending by queue_time."""

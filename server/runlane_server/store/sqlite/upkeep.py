@@ -298,12 +298,16 @@ _CHECKS = {
 }
 
 
+def damage(conn: sqlite3.Connection) -> list[str]:
+    """Returns what SQLite finds wrong with its own structures."""
+    found = [row[0] for row in conn.execute("PRAGMA integrity_check") if row[0] != "ok"]
+    return [f"the file is damaged: {line}" for line in found]
+
+
 def check(conn: sqlite3.Connection) -> list[str]:
     """Store.check."""
-    found = [row[0] for row in conn.execute("PRAGMA integrity_check") if row[0] != "ok"]
-    if found:  # What cannot be read cannot be checked further.
-        return [f"the file is damaged: {line}" for line in found]
-    return [
+    # What cannot be read cannot be checked further.
+    return damage(conn) or [
         f"{what}: {', '.join(map(str, row))}"
         for what, sql in _CHECKS.items()
         for row in conn.execute(sql)

@@ -1,0 +1,92 @@
+# ruff: noqa: PLC0415 - see below
+"""The commands for the file of a store: check, backup, restore.
+
+What they need of the server is loaded when they run: the client's commands share this
+program and start without it.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+T = TypeVar("T")
+
+File = Annotated[Path, typer.Argument(help="The file, such as runlane.db.", show_default=False)]
+
+
+def check(path: File) -> None:
+    """Check the file of a store that no server has open.
+
+    Prints what it finds, a line each, and ends with 1 where there is anything.
+    """
+    from runlane_server import bootstrap
+
+    if not path.is_file():
+        _fail(f"{path}: there is no such file")
+    _report(_done(bootstrap.check_store(f"sqlite:{path}")))
+    typer.echo("no fault found", err=True)
+
+
+def backup(
+    path: File,
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="DEST", help="The copy; it must not exist yet.", show_default=False),
+    ],
+) -> None:
+    """Copy the file of a store, also while a server has it open.
+
+    The copy is one file, true at one moment. It is checked before it gets its name: what is
+    wrong with it is printed, a line each, and then there is no copy and the end is 1.
+    """
+    from runlane_server import bootstrap
+
+    _report(_done(bootstrap.backup_store(path, target)))
+    typer.echo(f"{target}: {target.stat().st_size} bytes, no fault found")
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="The copy.", show_default=False)],
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Where the server is to find it.", show_default=False),
+    ],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also where FILE exists, which is lost then.")
+    ] = False,
+) -> None:
+    """Make the file of a store from a copy; no server may have it open.
+
+    The copy stays as it is, and is checked first: what is wrong with it is printed, a line
+    each, and then nothing is changed and the end is 1. The new file has a later store_epoch
+    than before, by which clients can tell that history was set back.
+    """
+    from runlane_server import bootstrap
+
+    findings, epoch = _done(bootstrap.restore_store(source, path, replace=replace))
+    _report(findings)
+    typer.echo(f"{path}: store_epoch {epoch}")
+
+
+def _done(work: Coroutine[Any, Any, T]) -> T:
+    from runlane_server.store.errors import StoreError
+
+    try:
+        return asyncio.run(work)
+    except (OSError, StoreError) as error:
+        _fail(str(error))
+
+
+def _report(findings: list[str]) -> None:
+    for finding in findings:
+        typer.echo(finding)
+    if findings:
+        raise typer.Exit(1)
+
+
+def _fail(text: str) -> NoReturn:
+    typer.echo(f"runlane: {text}", err=True)
+    raise typer.Exit(1) from None

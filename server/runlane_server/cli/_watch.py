@@ -1,0 +1,88 @@
+"""The commands that show how a server is doing."""
+
+import runlane
+
+from runlane_server.cli import _show
+from runlane_server.cli._client import (
+    DEFAULT_TARGET,
+    After,
+    AsJson,
+    Limit,
+    NotDone,
+    Target,
+    connected,
+    emit,
+    run,
+)
+
+HEALTH_SECONDS = 5.0
+
+
+def health(target: Target = DEFAULT_TARGET) -> None:
+    """Ask whether a server takes calls, and its store writes: SERVING, or the end is 1.
+
+    It is made to be asked often: by a container, or a supervisor.
+    """
+    run(target, _health(target))
+
+
+async def _health(target: str) -> None:
+    async with runlane.Client(target, timeout=HEALTH_SECONDS) as client:
+        if not await client.healthy():
+            raise NotDone("NOT_SERVING: it is stopping, or its store takes no writes")
+    _show.console.print("SERVING")
+
+
+def overview(target: Target = DEFAULT_TARGET, as_json: AsJson = False) -> None:
+    """Show what lives, waits, is queued and is connected at a server."""
+    run(target, _overview(target, as_json=as_json))
+
+
+async def _overview(target: str, *, as_json: bool) -> None:
+    async with connected(target) as client:
+        found = await client.overview()
+    if as_json:
+        emit(found)
+        return
+    for name, value in _told(found):
+        _show.fact(name, value)
+
+
+def _told(found: runlane.Overview) -> list[tuple[str, str]]:
+    more = ", of those that changed last" if found.more_sessions else ""
+    queued = str(found.queued_activation_count)
+    if found.oldest_queued_seconds is not None:
+        queued += f", the oldest for {found.oldest_queued_seconds:.0f} s"
+    runs = f", {found.waiting_run_count} waiting, {found.paused_run_count} paused"
+    stalled = f" ({found.stalled_run_count} stalled)" if found.stalled_run_count else ""
+    refused = "" if found.store_available else ", takes no writes"
+    return [
+        ("sessions", f"{found.open_session_count} open, {found.closed_session_count} closed{more}"),
+        ("live runs", f"{found.active_run_count} active{stalled}{runs}"),
+        ("questions", str(found.open_interaction_count)),
+        ("queued", queued),
+        ("leased", str(found.leased_activation_count)),
+        ("executors", str(found.executor_count)),
+        ("streams", str(found.stream_count)),
+        ("store", _show.size(found.store_size_bytes) + refused),
+    ]
+
+
+def executors(
+    target: Target = DEFAULT_TARGET,
+    limit: Limit = 50,
+    after: After = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the executors that poll or did within the last hour, or are at work, by id."""
+    run(target, _executors(target, limit, after, as_json=as_json))
+
+
+async def _executors(target: str, limit: int, after: str | None, *, as_json: bool) -> None:
+    async with connected(target) as client:
+        page = await client.list_executors(limit=limit, after=after)
+    if as_json:
+        emit({"items": page.items, "next_cursor": page.next_cursor})
+        return
+    _show.executors(page.items)
+    _show.more(page.next_cursor)
