@@ -77,6 +77,9 @@ OTHERS = {
     "HistoryService/ForkSession": "RUN_NOT_FOUND",
     "HistoryService/GetLineage": "SESSION_NOT_FOUND",
     "HistoryService/StreamRunEvents": "RUN_NOT_FOUND",
+    # Before a poll there names an agent as it is named here.
+    "AdminService/GetOverview": "",
+    "AdminService/ListExecutors": "",
     "ExecutorService/PollActivation": "",
     "ExecutorService/DrainExecutor": "",
     "ExecutorService/Heartbeat": "RUN_NOT_FOUND",
@@ -98,7 +101,7 @@ def asking(tmp_path_factory):
     """A server that asks for keys, for all tests of this module."""
     folder = tmp_path_factory.mktemp("asking")
     root = first_key(folder)
-    server = ServerProcess(folder, auth="keys", bookmark_seconds=3600)
+    server = ServerProcess(folder, auth="keys", bookmark_seconds=45)
     server.root = root
     server.start()
     yield server
