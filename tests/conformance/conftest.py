@@ -4,14 +4,18 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from runlane_server.store.postgres import Address, PostgresStore
 from runlane_server.store.sqlite import SqliteStore
 
-STORES = ("sqlite", "memory")
+STORES = ("sqlite", "memory", "postgres")
 
 
 @pytest_asyncio.fixture(params=STORES)
 async def store(request, tmp_path: Path):
-    made = SqliteStore(tmp_path / "test.db" if request.param == "sqlite" else None)
+    if request.param == "postgres":
+        made = PostgresStore(Address(request.getfixturevalue("postgres")), readers=2)
+    else:
+        made = SqliteStore(tmp_path / "test.db" if request.param == "sqlite" else None)
     await made.open(0, "embedded-")
     yield made
     if made.is_open:
