@@ -23,14 +23,14 @@ from runlane_server.store.base import (
     SessionCommit,
     Write,
 )
-from runlane_server.store.postgres import calls, rows
+from runlane_server.store.postgres import calls, rows, turns
 from runlane_server.store.postgres.plan import BadRow, Kind, Plan, Raced, columns
 from runlane_server.store.postgres.rows import json_text
 
 KEPT_METHODS = frozenset({"CreateSession", "ForkSession"})
 """Methods whose request records stay as long as the session that they made."""
 
-_WRITERS = {**rows.WRITERS, **calls.WRITERS}
+_WRITERS = {**rows.WRITERS, **turns.WRITERS, **calls.WRITERS}
 _COMMITTED = Committed()
 _CONFLICT = Conflict()
 _NO_PARENT = ("", "", "", 0)
@@ -235,7 +235,7 @@ class Units:
             return _CONFLICT
         lease.expire_time = one.expire_time
         values = (one.activation_id, one.epoch, one.duration, one.expire_time)
-        self.plan.add(rows.RENEW_LEASE, values, [("lease", one.activation_id)])
+        self.plan.add(turns.RENEW_LEASE, values, [("lease", one.activation_id)])
         return _COMMITTED
 
     # --- one session -------------------------------------------------------
