@@ -34,3 +34,12 @@ async def file_store(path: Path):
     await made.open(0, "embedded-")
     yield made
     await made.close()
+
+
+@pytest_asyncio.fixture
+async def one(postgres: str):
+    """A store on PostgreSQL."""
+    made = PostgresStore(Address(postgres), readers=2)
+    await made.open(0, "embedded-")
+    yield made
+    await made.close()

@@ -32,7 +32,9 @@ Listen = Annotated[
 Store = Annotated[
     str | None,
     typer.Option(
-        help="Where data is kept: sqlite:PATH, or memory, which is gone with the process.",
+        help="Where data is kept: sqlite:PATH, postgresql://USER@HOST/NAME, or memory, which is "
+        "gone with the process. A password belongs in RUNLANE_STORE or PGPASSWORD: the command "
+        "line can be seen.",
         show_default="sqlite:runlane.db",
         rich_help_panel=_SERVER,
     ),
@@ -165,20 +167,29 @@ def _say_ready(addresses: list[str]) -> None:
 
 
 def check(
-    path: Annotated[Path, typer.Argument(help="The file, such as runlane.db.", show_default=False)],
+    store: Annotated[
+        str,
+        typer.Argument(
+            help="The file, such as runlane.db, or postgresql://USER@HOST/NAME.",
+            show_default=False,
+        ),
+    ],
 ) -> None:
-    """Check the file of a store that no server has open.
+    """Check the file of a store that no server has open, or a database.
 
     Prints what it finds, a line each, and ends with 1 where there is anything.
     """
     from runlane_server import bootstrap
+    from runlane_server.settings import is_database
     from runlane_server.store.errors import StoreError
 
-    if not path.is_file():
-        typer.echo(f"runlane: {path}: there is no such file", err=True)
-        raise typer.Exit(1)
+    if not is_database(store):
+        if not Path(store).is_file():
+            typer.echo(f"runlane: {store}: there is no such file", err=True)
+            raise typer.Exit(1)
+        store = f"sqlite:{store}"
     try:
-        findings = asyncio.run(bootstrap.check_store(f"sqlite:{path}"))
+        findings = asyncio.run(bootstrap.check_store(store))
     except (OSError, StoreError) as error:
         typer.echo(f"runlane: {error}", err=True)
         raise typer.Exit(1) from None

@@ -171,7 +171,7 @@ class StoreInfo:
     """What the store is.
 
     Attributes:
-        kind: `sqlite` or `memory`.
+        kind: `sqlite`, `memory` or `postgresql`.
         durable: Whether an answered write is on disk.
         epoch: New at each restore of a backup.
         secret: 32 random bytes, made with the store: the key that tokens are derived with.

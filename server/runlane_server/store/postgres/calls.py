@@ -245,7 +245,7 @@ async def list_tool_calls(
         " ELSE t.result END, t.child_run_id"
         " FROM tool_calls t JOIN sessions s ON s.key = t.session_key"
         " WHERE t.run_id = $1 AND (t.step, t.ordinal) > ($2::bigint, $3::bigint)"
-        " AND s.namespace = $4 AND s.deleted_time = 0"
+        " AND s.namespace || '' = $4 AND s.deleted_time < 1"
         " ORDER BY t.step, t.ordinal LIMIT $5",
         run_id,
         *(after or (0, 0)),
@@ -258,7 +258,7 @@ async def list_tool_calls(
 async def interaction(conn: Conn, namespace: str, interaction_id: str) -> InteractionRow | None:
     """Store.interaction."""
     found = await conn.fetchrow(
-        f"{_INTERACTIONS} WHERE i.interaction_id = $1 AND i.namespace = $2 AND s.deleted_time = 0",
+        f"{_INTERACTIONS} WHERE i.interaction_id = $1 AND i.namespace = $2 AND s.deleted_time < 1",
         interaction_id,
         namespace,
     )
@@ -285,7 +285,7 @@ async def list_interactions(
         values = ()
     rows = await conn.fetch(
         f"{_INTERACTIONS} WHERE {where} AND i.state = $2"
-        " AND (i.create_time, i.interaction_id) > ($3, $4) AND s.deleted_time = 0"
+        " AND (i.create_time, i.interaction_id) > ($3, $4) AND s.deleted_time < 1"
         " ORDER BY i.create_time, i.interaction_id LIMIT $5",
         namespace,
         int(state),
@@ -302,7 +302,7 @@ async def answered_interactions(
     """Store.answered_interactions."""
     rows = await conn.fetch(
         f"{_INTERACTIONS} WHERE i.run_id = $1 AND i.step >= $2 AND i.state = 2"
-        " AND i.proxy_interaction_id = '' AND i.namespace = $3 AND s.deleted_time = 0"
+        " AND i.proxy_interaction_id = '' AND i.namespace = $3 AND s.deleted_time < 1"
         " ORDER BY i.step, i.create_time, i.interaction_id",
         run_id,
         step,

@@ -116,7 +116,7 @@ async def list_stalled_runs(
     rows = await conn.fetch(
         f"SELECT {RUN_COLUMNS} FROM runs r JOIN sessions s ON s.key = r.session_key"  # noqa: S608 - constants
         " WHERE r.stalled AND (r.create_time, r.run_id) > ($1, $2)"
-        " AND s.namespace = $3 AND s.deleted_time = 0"
+        " AND s.namespace || '' = $3 AND s.deleted_time < 1"
         " ORDER BY r.create_time, r.run_id LIMIT $4",
         *(after or _BEFORE_ALL),
         namespace,
@@ -133,7 +133,7 @@ async def list_child_runs(
         f"SELECT {RUN_COLUMNS} FROM runs r JOIN sessions s ON s.key = r.session_key"  # noqa: S608 - constants
         " WHERE r.parent_run_id = $1 AND r.parent_run_id <> ''"
         " AND (r.create_time, r.run_id) > ($2, $3)"
-        " AND s.namespace = $4 AND s.deleted_time = 0"
+        " AND s.namespace || '' = $4 AND s.deleted_time < 1"
         " ORDER BY r.create_time, r.run_id LIMIT $5",
         run_id,
         *(after or _BEFORE_ALL),

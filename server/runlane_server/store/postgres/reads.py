@@ -1,6 +1,10 @@
 """Reads of single things and of histories; each is a function of a connection.
 
 Most are one statement, and so one snapshot; the others run inside one transaction.
+
+A plan may be made while the tables are empty, when every index looks as good as any other,
+and be kept. So what is no index's to answer is written so that none can: `deleted_time < 1`
+for the lists' `deleted_time = 0`, and `namespace || ''` where a row is found by its key.
 """
 
 from collections.abc import Sequence
@@ -69,7 +73,7 @@ STARTED_COLUMNS = (
 )
 NO_LIMIT = 2**62
 
-_VISIBLE = "s.namespace = $1 AND s.session_id = $2 AND s.deleted_time = 0"
+_VISIBLE = "s.namespace = $1 AND s.session_id = $2 AND s.deleted_time < 1"
 _read_labels = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -155,7 +159,7 @@ async def find_session_of_run(conn: Conn, namespace: str, run_id: str) -> str | 
     """Store.find_session_of_run."""
     found: str | None = await conn.fetchval(
         "SELECT s.session_id FROM runs r JOIN sessions s ON s.key = r.session_key"
-        " WHERE r.run_id = $1 AND s.namespace = $2 AND s.deleted_time = 0",
+        " WHERE r.run_id = $1 AND s.namespace || '' = $2 AND s.deleted_time < 1",
         run_id,
         namespace,
     )
@@ -166,11 +170,11 @@ async def find_session_of_submission(conn: Conn, namespace: str, submission_id: 
     """Store.find_session_of_submission."""
     found: str | None = await conn.fetchval(
         "SELECT s.session_id FROM submissions q JOIN sessions s ON s.key = q.session_key"
-        " WHERE q.submission_id = $1 AND s.namespace = $2 AND s.deleted_time = 0"
+        " WHERE q.submission_id = $1 AND s.namespace || '' = $2 AND s.deleted_time < 1"
         " UNION ALL"
         " SELECT s.session_id FROM runs r JOIN sessions s ON s.key = r.session_key"
-        " WHERE r.run_id = $3 AND r.submission_id IS NULL AND s.namespace = $2"
-        " AND s.deleted_time = 0",
+        " WHERE r.run_id = $3 AND r.submission_id IS NULL AND s.namespace || '' = $2"
+        " AND s.deleted_time < 1",
         submission_id,
         namespace,
         _started_run(submission_id),
@@ -200,7 +204,7 @@ async def run(conn: Conn, namespace: str, run_id: str) -> RunRow | None:
     """Store.run."""
     found = await conn.fetchrow(
         f"SELECT {RUN_COLUMNS} FROM runs r JOIN sessions s ON s.key = r.session_key"  # noqa: S608 - constants
-        " WHERE r.run_id = $1 AND s.namespace = $2 AND s.deleted_time = 0",
+        " WHERE r.run_id = $1 AND s.namespace || '' = $2 AND s.deleted_time < 1",
         run_id,
         namespace,
     )
@@ -212,7 +216,7 @@ async def submission(conn: Conn, namespace: str, submission_id: str) -> Submissi
     found = await conn.fetchrow(
         f"SELECT {SUBMISSION_COLUMNS} FROM submissions q"  # noqa: S608 - constants
         " JOIN sessions s ON s.key = q.session_key"
-        " WHERE q.submission_id = $2 AND s.namespace = $3 AND s.deleted_time = 0",
+        " WHERE q.submission_id = $2 AND s.namespace || '' = $3 AND s.deleted_time < 1",
         NO_LIMIT,
         submission_id,
         namespace,
@@ -221,8 +225,8 @@ async def submission(conn: Conn, namespace: str, submission_id: str) -> Submissi
         return submission_row(found)
     found = await conn.fetchrow(
         f"SELECT {STARTED_COLUMNS} FROM runs r JOIN sessions s ON s.key = r.session_key"  # noqa: S608 - constants
-        " WHERE r.run_id = $2 AND r.submission_id IS NULL AND s.namespace = $3"
-        " AND s.deleted_time = 0",
+        " WHERE r.run_id = $2 AND r.submission_id IS NULL AND s.namespace || '' = $3"
+        " AND s.deleted_time < 1",
         NO_LIMIT,
         _started_run(submission_id),
         namespace,
@@ -237,7 +241,7 @@ async def submission_of_reserved_run(
     found = await conn.fetchrow(
         f"SELECT {SUBMISSION_COLUMNS} FROM submissions q"  # noqa: S608 - constants
         " JOIN sessions s ON s.key = q.session_key"
-        " WHERE q.run_id = $2 AND q.route <> 2 AND s.namespace = $3 AND s.deleted_time = 0",
+        " WHERE q.run_id = $2 AND q.route <> 2 AND s.namespace || '' = $3 AND s.deleted_time < 1",
         NO_LIMIT,
         run_id,
         namespace,
@@ -427,7 +431,8 @@ async def ancestors(conn: Conn, key: SessionKey, limit: int) -> list[tuple[str, 
         " SELECT 1, s.source_session_id, s.source_run_id FROM sessions s"
         f" WHERE {_VISIBLE} UNION ALL"
         " SELECT depth + 1, s.source_session_id, s.source_run_id FROM up"
-        " JOIN sessions s ON s.namespace = $1 AND s.session_id = up.source"
+        " CROSS JOIN LATERAL (SELECT f.source_session_id, f.source_run_id FROM sessions f"
+        " WHERE f.namespace = $1 AND f.session_id = up.source LIMIT 1) s"
         " WHERE up.source <> '' AND up.depth < $3)"
         " SELECT source, run FROM up WHERE source <> '' ORDER BY depth LIMIT $3",
         key.namespace,

@@ -270,7 +270,8 @@ async def check(conn: Conn) -> list[str]:
     # The plans of a server are for what is asked often; these read all there is.
     await conn.execute(
         "SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on;"
-        " SET LOCAL enable_mergejoin = on; SET LOCAL enable_bitmapscan = on"
+        " SET LOCAL enable_mergejoin = on; SET LOCAL enable_bitmapscan = on;"
+        " SET LOCAL enable_sort = on"
     )
     return [
         f"{what}: {', '.join(map(str, row))}"
