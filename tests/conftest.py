@@ -16,6 +16,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     server = PostgresServer(found)
     try:
         server.start()
+        server.make_roles()
         yield server
     finally:
         server.stop()

@@ -100,7 +100,9 @@ class PostgresServer:
                 user=None if shutil.which("setpriv") else self._user,
             )
         in_thread(self._ready())
-        in_thread(self.execute(f"CREATE ROLE locked LOGIN PASSWORD '{PASSWORD}'"))
+
+    def make_roles(self) -> None:
+        self.query(f"CREATE ROLE locked LOGIN PASSWORD '{PASSWORD}'")
 
     async def _ready(self) -> None:
         async with asyncio.timeout(START_SECONDS):
@@ -114,10 +116,19 @@ class PostgresServer:
                 else:
                     return
 
-    def stop(self) -> None:
+    def restart(self) -> None:
+        """Ends it as a crash would, and starts it again."""
+        self._end()
+        self.start()
+
+    def _end(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(30)
+            self._process = None
+
+    def stop(self) -> None:
+        self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     # --- databases ---------------------------------------------------------

@@ -138,8 +138,8 @@ class Committer:
             if faults is not None:
                 faults("commit")
             must_say(await conn.execute("COMMIT"), "COMMIT", "the transaction was taken back")
-        except BaseException:
-            await self._writing.undo()
+        except BaseException as error:
+            await self._writing.undo(error)
             raise
         return done
 

@@ -17,7 +17,17 @@ Result = TypeVar("Result")
 SCHEMA = "runlane"
 """The schema that all tables are in, so that a database may hold others beside them."""
 
-DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+BROKEN = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    # The driver says this too where a connection ends while it begins to use it.
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+"""Errors after which a connection is not used again."""
+
+DRIVER_ERRORS = (asyncpg.PostgresError, *BROKEN)
 
 _STATEMENTS = 512
 # All that is asked often is found through an index, in the order of that index. So no plan
@@ -141,10 +151,14 @@ class Writing:
             self._conn = conn
         return conn
 
-    async def undo(self) -> None:
-        """Leaves the transaction, whatever state it is in; a broken connection is given up."""
+    async def undo(self, error: BaseException) -> None:
+        """Leaves the transaction that an error ended; a broken connection is given up."""
         conn = self._conn
         if conn is None or conn.is_closed():
+            return
+        # What the driver cannot encode it says in an error of its own, before it sends a byte.
+        if isinstance(error, BROKEN) and not isinstance(error, ValueError):
+            conn.terminate()
             return
         try:
             if conn.is_in_transaction():
@@ -204,10 +218,14 @@ class Reading:
     ) -> Result:
         try:
             async with self._pool.acquire() as conn:
-                if not several:
-                    return await function(conn, *args)
-                async with conn.transaction():
-                    return await function(conn, *args)
+                try:
+                    if not several:
+                        return await function(conn, *args)
+                    async with conn.transaction():
+                        return await function(conn, *args)
+                except BROKEN:
+                    conn.terminate()
+                    raise
         except DRIVER_ERRORS as error:
             raise translated(error) from error
 
