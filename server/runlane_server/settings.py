@@ -102,7 +102,8 @@ def _refuse_malformed(text: str) -> None:
     """Raises ValueError where the address of a database cannot be read; shows nothing of it."""
     try:
         parts = urlsplit(text)
-        _ = parts.port
+        for host in parts.netloc.rpartition("@")[2].split(","):
+            _ = urlsplit(f"//{host}").port
     except ValueError:
         # Not the words of the error: they may hold a part of the password.
         raise ValueError(

@@ -188,6 +188,8 @@ def test_a_store_on_postgres(scheme):
     assert settings.on_postgres
     assert settings.store_path is None
     assert "hush" not in repr(settings) + str(settings)
+    load(flags={"store": f"{scheme}://me@a:1,b:2/name?target_session_attrs=read-write"})
+    load(flags={"store": f"{scheme}:///name?host=/run/postgresql"})
 
 
 AGENT = """

@@ -21,8 +21,8 @@ from runlane_server.store.postgres.connect import DRIVER_ERRORS, Address, close_
 HELD, MIGRATING, WRITING = 0x52756E6C01, 0x52756E6C02, 0x52756E6C03
 """Keys of advisory locks: `Runl` and a number."""
 
-_WAIT_SECONDS = 3.0
-"""How long the lock of a server that was just killed may still be there."""
+_TRIES, _TRY_SECONDS = 60, 0.05
+"""How often, and at what distance, a lock is tried: that of a killed server goes a little later."""
 
 _LOOK_SECONDS = 5.0
 _AGAIN_SECONDS = 0.25
@@ -56,11 +56,6 @@ class Hold:
         if self._why_not:
             raise StoreUnavailable(self._why_not)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it was taken and not given back."""
-        return self._watch is not None
-
     # --- taking and giving back --------------------------------------------
 
     async def take(self) -> None:
@@ -70,11 +65,11 @@ class Hold:
             StoreRefused: Another server has it.
         """
         await self._connect()
-        try:
-            async with asyncio.timeout(_WAIT_SECONDS):
-                while not await self._try():  # noqa: ASYNC110 - the database sets no event
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
+        for _ in range(_TRIES):
+            if await self._try():
+                break
+            await asyncio.sleep(_TRY_SECONDS)
+        else:
             by = await self.conn.fetchval(
                 "SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)"
                 " WHERE locktype = 'advisory' AND granted AND objsubid = 1"
@@ -86,7 +81,7 @@ class Hold:
             )
             name = (by or "").removeprefix("runlane hold ")
             by = f" by {name}" if name else ""
-            raise StoreRefused(f"the database is in use{by}; one server a database") from None
+            raise StoreRefused(f"the database is in use{by}; one server a database")
 
     async def keep(self) -> None:
         """Shuts out whoever had the store before, and watches over the lock from now on."""
