@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+import socket
 
 import grpc
 import pytest
+from runlane.v1 import server_service_pb2 as server_pb
 from support_server import Link, told, unique, until
 from test_kill import WRITERS, Book, check, execute_on, send, survive
 
@@ -87,7 +89,7 @@ async def _strike(server, rounds: int, strike) -> None:
             for _ in range(rounds):
                 await crowd.moves_on(rng.randint(20, 60))
                 await asyncio.sleep(rng.random() * 0.02)
-                await asyncio.to_thread(strike)
+                strike()
             await crowd.moves_on(50)
         finally:
             await crowd.stop()
@@ -114,3 +116,29 @@ async def test_all_connections_are_cut_under_load_again_and_again(server, postgr
 @pytest.mark.timeout(300)
 async def test_the_database_is_restarted_under_load(server, postgres_server):
     await _strike(server, 2, postgres_server.restart)
+
+
+async def test_a_server_says_what_it_is_on(server):
+    async with Link(server.address) as link:
+        info = await link.server.GetServerInfo(server_pb.GetServerInfoRequest())
+    assert (info.store_kind, info.store_epoch) == ("postgresql", 1)
+    assert info.durability == info.DURABILITY_DISK
+    assert info.store_id.startswith("sto_")
+
+
+async def test_a_start_that_fails_tells_no_password(server, make_server, postgres_server, tmp_path):
+    """One that is held, one that lets nobody in, and an address that is none."""
+    held = server.store.replace("runlane@", "runlane:hush-hush@")
+    locked = postgres_server.url("postgres", "locked:hush-hush")
+    for store, code, words in (
+        (held, 1, f"in use by {socket.gethostname()}:{server.pid}"),
+        (locked, 1, "password authentication failed"),
+        (f"{held}?sslmode=hush", 1, "cannot be read"),
+        (held.replace("127", "[127"), 2, "cannot be read"),
+    ):
+        other = make_server(tmp_path / "other", store=store)
+        ended, said = other.refuses_to_start()
+        assert ended == code, said
+        assert words in said
+        assert "hush" not in said
+        assert "Traceback" not in said

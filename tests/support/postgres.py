@@ -88,7 +88,8 @@ class PostgresServer:
         command = [str(self._bin / "postgres"), "-D", str(self._data), "-p", str(self.port), "-k", str(self._folder)]  # fmt: skip
         for name, value in _SETTINGS.items():
             command += ["-c", f"{name}={value}"]
-        if shutil.which("setpriv"):  # It ends with the tests, whatever ends them.
+        # It ends with the thread that started it, whatever ends that: so with the tests.
+        if shutil.which("setpriv"):
             as_user = [f"--reuid={self._user}", "--clear-groups"] if self._user else []
             command = ["setpriv", *as_user, "--pdeathsig=QUIT", *command]
         with (self._folder / "log").open("ab") as log:
@@ -117,7 +118,7 @@ class PostgresServer:
                     return
 
     def restart(self) -> None:
-        """Ends it as a crash would, and starts it again."""
+        """Ends it as a crash would, and starts it again. To be called by the main thread."""
         self._end()
         self.start()
 
