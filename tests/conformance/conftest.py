@@ -18,9 +18,11 @@ async def store(request, tmp_path: Path):
         made = SqliteStore(tmp_path / "test.db" if request.param == "sqlite" else None)
     await made.open(0, "embedded-")
     yield made
-    if made.is_open:
-        assert await made.check() == []
-    await made.close()
+    try:
+        if made.is_open:
+            assert await made.check() == []
+    finally:
+        await made.close()
 
 
 @pytest.fixture

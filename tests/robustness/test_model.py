@@ -39,6 +39,7 @@ from runlane_server.core.words import (
     ToolOutcome,
 )
 from support.allowed import check_allowed
+from support.postgres import PostgresServer
 from support.reference import How, ModelRun, ModelSession, first_prepared, run_phase
 from support.steps import (
     LEASE,
@@ -85,13 +86,15 @@ PLACES = st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3])
 class EngineMachine(RuleBasedStateMachine):
     """Each rule does the same to the engine and to the model, and compares."""
 
-    in_memory = False
+    def place(self) -> Path | str | None:
+        """Where the store of a world is."""
+        return self.folder / "test.db"
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.folder = Path(tempfile.mkdtemp())
-        self.world = World(None if self.in_memory else self.folder / "test.db", slots_max=2)
+        self.world = World(self.place(), slots_max=2)
         self.model: dict[str, ModelSession] = {}
         self.told: list[tuple[Any, Any]] = []
         self.answered: dict[str, Any] = {}
@@ -495,7 +498,7 @@ class EngineMachine(RuleBasedStateMachine):
             model.due(self.now)
         self.run(self.world.ring())
 
-    @precondition(lambda self: not self.in_memory)
+    @precondition(lambda self: self.world.path is not None)
     @rule()
     def restart(self) -> None:
         self.run(self.world.restart())
@@ -592,7 +595,20 @@ def _result(given: Any) -> Any:
 
 
 class MemoryMachine(EngineMachine):
-    in_memory = True
+    def place(self) -> None:
+        return None
+
+
+class PostgresMachine(EngineMachine):
+    server: PostgresServer
+
+    def place(self) -> str:
+        return self.server.clean("model")
+
+
+@pytest.fixture
+def on_postgres(postgres_server):
+    PostgresMachine.server = postgres_server
 
 
 _HOW = {
@@ -607,6 +623,8 @@ _SHORT = {"derandomize": True, "phases": [Phase.generate], **_HOW}
 TestEngineOnAFile.settings = settings(max_examples=40, **_SHORT)
 TestEngineInMemory = MemoryMachine.TestCase
 TestEngineInMemory.settings = settings(max_examples=20, **_SHORT)
+TestEngineOnPostgres = pytest.mark.usefixtures("on_postgres")(PostgresMachine.TestCase)
+TestEngineOnPostgres.settings = settings(max_examples=6, **_SHORT)
 
 
 class _Long(EngineMachine):

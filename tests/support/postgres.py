@@ -46,6 +46,13 @@ def programs() -> Path | None:
     return Path(other).resolve().parent if other is not None else None
 
 
+def _has_icu(bin_folder: Path) -> bool:
+    told = subprocess.run(
+        [str(bin_folder / "initdb"), "--help"], capture_output=True, check=True
+    ).stdout
+    return b"--icu-locale" in told
+
+
 def required() -> bool:
     """Whether a missing PostgreSQL is a failure."""
     return any(os.environ.get(name) for name in ("CI", "POSTGRES_REQUIRED"))
@@ -74,7 +81,9 @@ class PostgresServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self._run("initdb", "-D", self._data, "-U", "runlane", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "--auth=trust")  # fmt: skip
+        # Words are sorted as people do where nothing else is said: ids must say it.
+        words = ["--locale-provider=icu", "--icu-locale=en-US"] if _has_icu(bin_folder) else []
+        self._run("initdb", "-D", self._data, "-U", "runlane", "-E", "UTF8", "--locale=C", *words, "--no-sync", "--auth=trust")  # fmt: skip
         (self._data / "pg_hba.conf").write_text(_ACCESS, encoding="ascii")
 
     def _run(self, program: str, *arguments: object) -> None:

@@ -142,7 +142,13 @@ class Writing:
         conn = self._conn
         if conn is None or conn.is_closed():
             self._conn = None
-            conn = await self._address.connect("write", **_PLANS)
+            # A batch reads what was committed while it waited for its locks.
+            conn = await self._address.connect(
+                "write",
+                default_transaction_read_only="off",
+                default_transaction_isolation="read committed",
+                **_PLANS,
+            )
             # A role may have been told not to wait for the disk. An answer is durable.
             await conn.execute(
                 "SELECT set_config('synchronous_commit', 'on', false)"

@@ -106,7 +106,11 @@ class Hold:
             await close_quietly(conn)
 
     async def _connect(self) -> None:
-        self.conn = await self._address.connect("hold", jit="off")
+        self.conn = await self._address.connect(
+            "hold",
+            default_transaction_read_only="off",
+            default_transaction_isolation="read committed",
+        )
 
     async def _try(self) -> bool:
         return bool(await self.conn.fetchval(f"SELECT pg_try_advisory_lock({HELD})"))
