@@ -39,6 +39,7 @@ _PLANS = {
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "enable_material": "off",
     # What is left of sorting is done a tie at a time.
     "enable_sort": "off",
 }

@@ -271,7 +271,7 @@ async def check(conn: Conn) -> list[str]:
     await conn.execute(
         "SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on;"
         " SET LOCAL enable_mergejoin = on; SET LOCAL enable_bitmapscan = on;"
-        " SET LOCAL enable_sort = on"
+        " SET LOCAL enable_sort = on; SET LOCAL enable_material = on"
     )
     return [
         f"{what}: {', '.join(map(str, row))}"
