@@ -45,3 +45,11 @@ async def one(postgres: str):
     await made.open(0, "embedded-")
     yield made
     await made.close()
+
+
+@pytest_asyncio.fixture
+async def database(postgres_server):
+    """The address of a database that no store was ever in."""
+    await postgres_server.execute("DROP DATABASE IF EXISTS fresh WITH (FORCE)")
+    await postgres_server.execute("CREATE DATABASE fresh")
+    return postgres_server.url("fresh")

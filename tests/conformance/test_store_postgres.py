@@ -6,7 +6,6 @@ import os
 
 import asyncpg
 import pytest
-import pytest_asyncio
 from runlane_server.store.base import (
     Committed,
     CommitUnit,
@@ -27,14 +26,6 @@ PACKAGE = "runlane_server.store.postgres"
 
 async def write(store, *units):
     assert await store.commit(units) == [Committed()] * len(units)
-
-
-@pytest_asyncio.fixture
-async def database(postgres_server):
-    """The address of a database that no store was ever in."""
-    await postgres_server.execute("DROP DATABASE IF EXISTS fresh WITH (FORCE)")
-    await postgres_server.execute("CREATE DATABASE fresh")
-    return postgres_server.url("fresh")
 
 
 async def run(url, sql):

@@ -7,7 +7,7 @@ from runlane_server.core.model import SessionRecord
 from runlane_server.core.rows import SessionUpdated
 from runlane_server.core.words import InteractionState, Phase
 from runlane_server.store.base import Committed, Rejected, SessionFilter
-from runlane_server.store.postgres import Address, connect
+from runlane_server.store.postgres import Address, PostgresStore, connect
 from store_builders import Scripted, request
 
 pytestmark = pytest.mark.asyncio
@@ -135,32 +135,31 @@ SORTED = (
 BY_ID = r"\b(key|(?!proxy_)\w+_id) = "
 
 
-async def _count(postgres, one):
-    """Fills the tables a little, and lets the database know how little that is."""
-    for _ in range(25):
-        s = Scripted()
-        await write(one, s.create().unit(request()), s.start().unit(request(s.session_id)))
-        await write(one, s.lease().unit(), s.calls(1, "{}").unit())
-        s.ask(1)
-        s.queue(b"waits")
-        await write(one, s.unit())
-    conn = await Address(postgres).connect("test")
-    await conn.execute("ANALYZE")
-    await conn.close()
+async def test_plans_use_the_indexes(database, seen):
+    """No statement scans or sorts what it does not show: not even where tables are empty.
+
+    On a database of its own: what was counted in another test would be believed here.
+    """
+    store = PostgresStore(Address(database), readers=2)
+    await store.open(0, "")
+    try:
+        seen.clear()
+        found = await _bad_plans(database, store, seen)
+    finally:
+        await store.close()
+    for sql, plan in found:
+        print(sql, *plan, sep="\n")
+    assert not found
 
 
-@pytest.mark.parametrize("counted", [False, True])
-async def test_plans_use_the_indexes(postgres, one, seen, counted):
-    """No statement scans or sorts what it does not show: not even where tables seem small."""
-    if counted:
-        await _count(postgres, one)
+async def _bad_plans(database, one, seen):
     s = Scripted()
     await write(one, s.create().unit(), s.start().unit(request(s.session_id)))
     for read in _reads(one, s):
         await read
     await write(one, s.lease().unit(), s.calls(1, "{}").unit(), s.end().unit())
     found = []
-    conn = await Address(postgres).connect("test", **connect._PLANS)
+    conn = await Address(database).connect("test", **connect._PLANS)
     skipped = ("BEGIN", "COMMIT", "ROLLBACK")
     try:
         for number, sql in enumerate(
@@ -180,6 +179,4 @@ async def test_plans_use_the_indexes(postgres, one, seen, counted):
                     found.append((sql, plan))
     finally:
         await conn.close()
-    for sql, plan in found:
-        print(sql, *plan, sep="\n")
-    assert not found
+    return found
