@@ -6,7 +6,7 @@ import pytest
 from runlane_server.core.model import SessionRecord
 from runlane_server.core.rows import SessionUpdated
 from runlane_server.core.words import InteractionState, Phase
-from runlane_server.store.base import Committed, Rejected, SessionFilter
+from runlane_server.store.base import FEED_START, Committed, Rejected, SessionFilter
 from runlane_server.store.postgres import Address, PostgresStore, connect
 from store_builders import Scripted, request
 
@@ -114,6 +114,8 @@ def _reads(store, s):
     yield store.load(s.key)
     yield store.live(s.key, 9, 99, 9)
     yield store.events(s.key, 0, 99, 9, 99)
+    yield store.feed("default", FEED_START, 9, 99)
+    yield store.feed_end()
     yield store.messages(s.key, 1, 99, 9, 99)
     yield store.messages_by_number(s.key, [1, 2])
     yield store.ancestors(s.key, 9)
@@ -128,6 +130,7 @@ SORTED = (
     "FROM sessions s CROSS JOIN unnest(",
     "FOR NO KEY UPDATE",
     "WITH RECURSIVE",
+    "WITH scanned",
 )
 """What is sorted is a page, a batch, or a line of forks."""
 

@@ -7,7 +7,7 @@ and stable; every read is one snapshot of committed rows.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from runlane_server.core.keys import ApiKey
 from runlane_server.core.model import SessionKey, SessionRecord
@@ -31,6 +31,9 @@ READ_BYTES = 4 * 1024 * 1024
 
 ANSWERED_MAX = 256
 """Answers that a run is told of at most; the newest."""
+
+FEED_SCAN = 4096
+"""Rows of all namespaces that one read of the feed looks at."""
 
 # --- what is written -------------------------------------------------------
 
@@ -425,6 +428,46 @@ class MessageRow:
     data: bytes
 
 
+class FeedPlace(NamedTuple):
+    """A place in the order of all events of a store.
+
+    That of an event is after all whose `feed` is smaller, then by session, then by sequence.
+    What a store gives out as `feed` never falls, and is never given out again.
+    """
+
+    feed: int
+    session_key: int
+    sequence: int
+
+
+FEED_START = FeedPlace(0, 0, 0)
+"""Before the first event."""
+
+
+@dataclass(slots=True)
+class FeedGroup:
+    """A group of events in the feed; `place` is that of its last event."""
+
+    place: FeedPlace
+    session_id: str
+    events: EventGroup
+
+
+@dataclass(slots=True)
+class FeedPage:
+    """What one read of the feed gives.
+
+    Attributes:
+        groups: Of the namespace, in the order of the feed.
+        through: All up to this place was looked at; nothing will come before it.
+        more: Whether there may be more already: the read came to one of its bounds.
+    """
+
+    groups: list[FeedGroup]
+    through: FeedPlace
+    more: bool
+
+
 @dataclass(slots=True)
 class LiveRows:
     """One snapshot of all that the live state shows.
@@ -508,7 +551,7 @@ class Store(Protocol):
 
     Every method may raise StoreUnavailable or StoreCorrupt. Methods that take a
     session give None, or nothing, where it is not there; a deleted one is there for
-    `load` alone, and for `events` until it is swept.
+    `load` alone, and for `events`, of which a sweep leaves the last group.
     """
 
     info: StoreInfo
@@ -662,6 +705,19 @@ class Store(Protocol):
         where there is one.
         """
 
+    async def feed(
+        self, namespace: str, after: FeedPlace, max_events: int, max_bytes: int
+    ) -> FeedPage:
+        """Reads groups of all sessions of a namespace that hold events after a place.
+
+        Looks at `FEED_SCAN` rows at most, whoever's they are, and stops once it has
+        `max_events` events or `max_bytes`. No later commit comes before what was read: where
+        several write, a group is given once all that can come before it is there.
+        """
+
+    async def feed_end(self) -> FeedPlace:
+        """Returns a place that all that is committed from now on comes after."""
+
     async def messages(
         self,
         key: SessionKey,
@@ -713,7 +769,8 @@ class Store(Protocol):
     async def sweep(self, key: SessionKey, max_rows: int) -> bool:
         """Removes up to `max_rows` rows of a deleted session; True once none is left.
 
-        Messages that forks show are kept. The last step clears the timer.
+        Its last group of events stays, which tells that it was deleted. Messages that forks
+        show are kept. The last step clears the timer.
         """
 
     async def expire_requests(self, before: int, max_rows: int) -> int:

@@ -4,6 +4,8 @@ import secrets
 import uuid
 from typing import Any
 
+import asyncpg
+
 from runlane_server.store.errors import StoreRefused
 from runlane_server.store.migrate import Migration, plan, read_migrations
 from runlane_server.store.postgres.connect import SCHEMA, Conn
@@ -68,8 +70,34 @@ async def prepare(conn: Any, now: int) -> None:
                 f"sto_{uuid.uuid4()}",
                 secrets.token_bytes(_SECRET_BYTES),
             )
+            await _settle_origin(conn)
     finally:
         await conn.execute(f"SELECT pg_advisory_unlock({MIGRATING})")
+
+
+async def _settle_origin(conn: Any) -> None:
+    """Gives a store that was restored from a dump a new epoch, and its feed an order again."""
+    try:
+        async with conn.transaction():
+            cluster = await conn.fetchval("SELECT system_identifier FROM pg_control_system()")
+    except asyncpg.InsufficientPrivilegeError:
+        cluster = ""
+    # A dump makes the tables anew, wherever it is restored.
+    tables = await conn.fetchval("SELECT 'events'::regclass::oid")
+    origin = f"{cluster}/{tables}"
+    known = await conn.fetchval("SELECT origin FROM store")
+    if known == origin:
+        return
+    await conn.execute(
+        "UPDATE store SET origin = $1, epoch = epoch + $2", origin, 1 if known else 0
+    )
+    # Groups that bear ids which this cluster has not come to yet would be seen late, or before
+    # those that come first. All that is committed from now on comes after this transaction.
+    await conn.execute("SET LOCAL statement_timeout = 0")
+    await conn.execute(
+        "UPDATE events SET feed = pg_current_xact_id() WHERE feed > pg_current_xact_id()",
+        timeout=_MIGRATION_SECONDS,
+    )
 
 
 async def _migrate(conn: Any, wanted: list[Migration], now: int) -> None:

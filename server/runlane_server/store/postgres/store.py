@@ -12,6 +12,8 @@ from runlane_server.store.base import (
     READ_BYTES,
     Counts,
     EventGroup,
+    FeedPage,
+    FeedPlace,
     InteractionRow,
     LiveLease,
     LiveRows,
@@ -34,7 +36,7 @@ from runlane_server.store.base import (
     Write,
 )
 from runlane_server.store.errors import StoreError, StoreRefused, StoreUnavailable
-from runlane_server.store.postgres import calls, keys, lists, reads, schema, upkeep
+from runlane_server.store.postgres import calls, feed, keys, lists, reads, schema, upkeep
 from runlane_server.store.postgres.commits import Committer
 from runlane_server.store.postgres.connect import (
     DRIVER_ERRORS,
@@ -370,6 +372,16 @@ class PostgresStore:
     ) -> list[EventGroup]:
         """Reads groups that hold events after `after` up to `through`, ascending."""
         return await self._read(reads.events, key, after, through, max_events, max_bytes)
+
+    async def feed(
+        self, namespace: str, after: FeedPlace, max_events: int, max_bytes: int
+    ) -> FeedPage:
+        """Reads groups of all sessions of a namespace that hold events after a place."""
+        return await self._read(feed.feed, namespace, after, max_events, max_bytes)
+
+    async def feed_end(self) -> FeedPlace:
+        """Returns a place that all that is committed from now on comes after."""
+        return await self._read(feed.feed_end)
 
     async def messages(
         self,
