@@ -324,6 +324,8 @@ class Settings(BaseSettings):
     """Sessions whose state is kept in memory."""
     streams_max: int = Field(default=10_000, ge=1)
     """Event streams that are open at the same time."""
+    feeds_max: int = Field(default=64, ge=1, le=10_000)
+    """Feeds of whole namespaces that are open at the same time."""
     reader_threads: int = Field(default=4, ge=1, le=64)
     """Threads that read a file."""
     postgres_connections: int = Field(default=8, ge=1, le=256)
@@ -405,6 +407,7 @@ class Settings(BaseSettings):
             Limit("max_pending_bytes", self.max_pending_bytes, "bytes"),
             Limit("max_model_steps", self.max_model_steps, "items"),
             Limit("streams_max", self.streams_max, "items"),
+            Limit("feeds_max", self.feeds_max, "items"),
             Limit("cancel_grace_seconds", self.cancel_grace_seconds, "seconds"),
             Limit("request_keep_seconds", self.request_keep_hours * 3600, "seconds"),
             Limit("bookmark_milliseconds", round(self.bookmark_seconds * 1000), "milliseconds"),

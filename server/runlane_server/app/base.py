@@ -27,10 +27,12 @@ class Limits:
     Attributes:
         streams_max: Streams that are open at once.
         request_keep: How long a request record is kept, in microseconds.
+        feeds_max: Feeds that are open at once; each is a stream, too.
     """
 
     streams_max: int = 10_000
     request_keep: int = 24 * 3600 * 1_000_000
+    feeds_max: int = 64
 
 
 @dataclass(slots=True)

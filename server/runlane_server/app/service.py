@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from runlane_server.app.base import Services
 from runlane_server.app.control import Control
 from runlane_server.app.execution import Execution
+from runlane_server.app.feed import Feeds
 from runlane_server.app.inputs import Inputs
 from runlane_server.app.overview import Overviews
 from runlane_server.app.queries import Queries
 from runlane_server.app.sessions import Sessions
-from runlane_server.app.streams import Streams
 from runlane_server.app.upkeep import Upkeep
 from runlane_server.app.views import Gauges, ServerInfoView
 from runlane_server.core.model import SessionKey
@@ -46,7 +46,7 @@ class Committed:
             self.timers.renewed(key, activation_id, expire_time)
 
 
-class App(Sessions, Inputs, Control, Execution, Queries, Streams, Overviews):
+class App(Sessions, Inputs, Control, Execution, Queries, Feeds, Overviews):
     """The use cases of one server process."""
 
     def __init__(
@@ -86,6 +86,8 @@ class App(Sessions, Inputs, Control, Execution, Queries, Streams, Overviews):
             loop.create_task(self._upkeep.forget_requests()),
             loop.create_task(self._upkeep.listen()),
         ]
+        if store.info.shared:
+            self._upkeeping.append(loop.create_task(self._upkeep.wake_feeds()))
 
     def drain(self) -> None:
         """Takes no new work: polls and waits answer, streams end, all with what is true."""

@@ -14,7 +14,15 @@ from runlane_server.core.model import (
     SessionRecord,
 )
 from runlane_server.core.words import Command, Phase
-from runlane_server.store.base import Counts, InteractionRow, MessageRow, SummaryRow, ToolCallRow
+from runlane_server.store.base import (
+    FEED_START,
+    Counts,
+    FeedPlace,
+    InteractionRow,
+    MessageRow,
+    SummaryRow,
+    ToolCallRow,
+)
 
 Item = TypeVar("Item")
 Given = TypeVar("Given")
@@ -254,6 +262,35 @@ class EventQuery:
     include_messages: bool = False
     include_deltas: bool = False
     include_control: bool = False
+
+
+@dataclass(slots=True)
+class FeedQuery:
+    """What a reader of the feed wants.
+
+    Attributes:
+        after: A place; None: the end.
+        follow: Go on with what comes.
+        types: Only these kinds, by number; empty: all.
+    """
+
+    after: FeedPlace | None = FEED_START
+    follow: bool = True
+    types: frozenset[int] = frozenset()
+    include_messages: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class FeedMark:
+    """Where a reader of the feed is."""
+
+    place: FeedPlace
+    caught_up: bool
+    server_time: int
+
+
+FeedEvents = list[tuple[FeedPlace, bytes, bytes | None]]
+"""Encoded events and where they are, each with its encoded message or None."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -236,6 +236,11 @@ class DeltaCursor:
         return pieces
 
 
+def feed_of(namespace: str) -> SessionKey:
+    """Names the hub of those who read all sessions of a namespace; no session has this id."""
+    return SessionKey(namespace, "")
+
+
 class Bus:
     """All hubs; and the one ticker that all idle readers share."""
 
@@ -251,6 +256,7 @@ class Bus:
         self._buckets: list[set[Subscription]] = [set() for _ in range(buckets)]
         self._next_bucket = 0
         self._ticker: asyncio.Task[None] | None = None
+        self._feeds: set[Hub] = set()
         self.subscription_count = 0
 
     def subscribe(self, key: SessionKey) -> Subscription:
@@ -260,6 +266,8 @@ class Bus:
         self._next_bucket = (self._next_bucket + 1) % len(self._buckets)
         self._buckets[subscription.bucket].add(subscription)
         hub.subscriptions.add(subscription)
+        if not key.session_id:
+            self._feeds.add(hub)
         self.subscription_count += 1
         if self._ticker is None:
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
@@ -292,6 +300,18 @@ class Bus:
         if hub is not None:
             hub.publish(group)
             self._forget(hub)
+        if self._feeds:
+            self.wake(feed_of(key.namespace))
+
+    @property
+    def feed_count(self) -> int:
+        """How many readers there are of feeds."""
+        return sum(len(hub.subscriptions) for hub in self._feeds)
+
+    def wake_feeds(self) -> None:
+        """Wakes those who read feeds: others may have written."""
+        for hub in self._feeds:
+            hub.wake()
 
     def wake(self, key: SessionKey) -> None:
         """Wakes those who read the session: something beside its events changed."""
@@ -313,6 +333,7 @@ class Bus:
     def _forget(self, hub: Hub) -> None:
         if not hub.subscriptions and not hub.blocks and self._hubs.get(hub.key) is hub:
             del self._hubs[hub.key]
+            self._feeds.discard(hub)
 
     async def _tick(self) -> None:
         while True:

@@ -187,6 +187,7 @@ class StoreInfo:
         durable: Whether an answered write is on disk.
         epoch: New at each restore of a backup.
         secret: 32 random bytes, made with the store: the key that tokens are derived with.
+        shared: Whether others may write to it, too.
     """
 
     kind: str
@@ -194,6 +195,7 @@ class StoreInfo:
     store_id: str
     epoch: int
     secret: bytes = field(default=b"", repr=False)
+    shared: bool = False
 
 
 @dataclass(slots=True)

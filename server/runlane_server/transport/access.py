@@ -73,6 +73,7 @@ SCOPES: Mapping[str, int] = {
     "AdminService/RevokeKey": _ADMIN,
     "AdminService/GetOverview": _ADMIN,
     "AdminService/ListExecutors": _ADMIN,
+    "AdminService/StreamFeed": _ADMIN,
     "ServerService/GetServerInfo": OPEN,
 }
 """What each RPC needs. Whoever declares an RPC decides it here, or the server does not start."""

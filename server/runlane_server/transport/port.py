@@ -10,6 +10,9 @@ from runlane_server.app.views import (
     CommitView,
     EventQuery,
     ExecutorView,
+    FeedEvents,
+    FeedMark,
+    FeedQuery,
     ForkRequest,
     HistoryView,
     LineageView,
@@ -306,6 +309,11 @@ class AppPort(Protocol):
         self, namespace: str, run_id: str, session_id: str, /
     ) -> tuple[HistoryView, AsyncIterator[bytes]]:
         """Reads the history at a run; then frames of its messages."""
+
+    def stream_feed(
+        self, namespace: str, query: FeedQuery, /
+    ) -> AsyncIterator[FeedEvents | FeedMark]:
+        """Streams the events of all sessions, and where the reader is."""
 
     def list_agents(
         self, namespace: str, after: str, limit: int, /

@@ -91,7 +91,7 @@ class PostgresStore:
             readers: Connections that read.
         """
         self._address = address
-        self.info = StoreInfo("postgresql", True, "", 0)
+        self.info = StoreInfo("postgresql", True, "", 0, shared=True)
         self._hold = Hold(address)
         self._writing = Writing(address)
         self._reading = Reading(address, readers)
@@ -128,7 +128,7 @@ class PostgresStore:
         await self._reading.open()
         await self._writing.get()
         self._committer = Committer(self._writing, hold.begin)
-        self.info = StoreInfo("postgresql", True, *found)
+        self.info = StoreInfo("postgresql", True, found[0], found[1], found[2], shared=True)
 
     async def close(self) -> None:
         """Gives the store back; writes in flight are finished first."""
