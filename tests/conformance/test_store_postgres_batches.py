@@ -130,7 +130,7 @@ SORTED = (
     "FROM sessions s CROSS JOIN unnest(",
     "FOR NO KEY UPDATE",
     "WITH RECURSIVE",
-    "WITH scanned",
+    "WITH page",
 )
 """What is sorted is a page, a batch, or a line of forks."""
 
