@@ -50,15 +50,16 @@ def check_file(path: Path) -> list[str]:
     Raises:
         StoreRefused: A server has it, or it is no store of this version.
     """
-    if not path.is_file():
-        raise StoreRefused(f"{path}: there is no such file")
+    files.refuse_missing(path)
     hold = files.FileHold(path)
     files.refuse_foreign(path)
     hold.take()
     try:
+        if not path.stat().st_size:
+            raise StoreRefused(f"{path} is empty: no store, until a server makes one of it")
         if files.verify(path):
             raise StoreRefused(f"{path} has an older schema; start a server on it to bring it up")
-        conn = files.connect_reader(path)
+        conn = files.connect_visitor(path)
         try:
             return read_snapshot(conn, upkeep.check)
         finally:
