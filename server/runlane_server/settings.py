@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -31,6 +31,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 from pydantic_settings import SettingsError as SourceError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 from runlane_server.access_settings import JwtConfig, check_access
 
@@ -484,13 +487,16 @@ def _describe(
 ) -> str:
     """Returns a line for each mistake, with its key and where that was read."""
     lines = []
-    for mistake in error.errors(include_url=False, include_input=False):
+    mistakes = error.errors(include_url=False, include_input=False)
+    # A list whose items are wrong is also too short: without them.
+    above = {mistake["loc"][:end] for mistake in mistakes for end in range(len(mistake["loc"]))}
+    for mistake in mistakes:
         location = mistake["loc"]
+        if mistake["type"] == "too_short" and location in above:
+            continue
         key = ".".join(str(part) for part in location)
         first = str(location[0]) if location else ""
-        text = mistake["msg"].removeprefix("Value error, ")
-        if mistake["type"] == "extra_forbidden":
-            text = "there is no such key"
+        text = _in_words(mistake)
         if not first:
             lines.append(text)
         elif first in given:
@@ -502,3 +508,19 @@ def _describe(
         else:
             lines.append(f"{key}: {text}")
     return "\n".join(lines)
+
+
+def _in_words(mistake: "ErrorDetails") -> str:
+    """Returns what is wrong with a value, without the terms of the library that found it."""
+    context = mistake.get("ctx", {})
+    match mistake["type"]:
+        case "extra_forbidden":
+            return "there is no such key"
+        case "missing":
+            return "is missing"
+        case "union_tag_not_found":
+            return "kind is missing"
+        case "union_tag_invalid":
+            return f"kind is {context['tag']!r}; there are {context['expected_tags']}"
+    text = mistake["msg"].removeprefix("Value error, ")
+    return text.replace("Input should be", "should be", 1)

@@ -18,6 +18,10 @@ for a run of its own, or replaces it.
 
 Begin with `runlane demo`. Then put an agent into runlane.toml, as the README shows, and
 start `runlane serve` and `runlane chat first`.""",
+    epilog="Ends with 0 where all went well; with 1 where what was asked for did not come about: "
+    "no server answers, it refuses, the run did not complete, something is wrong with a store; "
+    "with 2 where the command line or the settings are wrong, and nothing was done; with 130 "
+    "after Ctrl-C. Each error is a line on stderr.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -81,3 +85,4 @@ app.command(rich_help_panel="Look")(reaching(_waits.tools))
 app.command(rich_help_panel="Look")(reaching(_watch.health))
 app.command(rich_help_panel="Look")(reaching(_watch.overview))
 app.command(rich_help_panel="Look")(reaching(_watch.executors))
+app.command(rich_help_panel="Look")(reaching(_watch.agents))

@@ -24,8 +24,6 @@ def check(path: File) -> None:
     """
     from runlane_server import bootstrap
 
-    if not path.is_file():
-        _fail(f"{path}: there is no such file")
     _report(_done(bootstrap.check_store(f"sqlite:{path}")))
     typer.echo("no fault found", err=True)
 

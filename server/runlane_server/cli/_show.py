@@ -11,6 +11,11 @@ from rich.text import Text
 # What a terminal would obey instead of showing: all controls but tab and line feed.
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if code not in {9, 10}}
 _PREVIEW = 60
+_KIND_WIDTH = max(
+    len(kind)
+    for kinds in (runlane.RunEventKind, runlane.SubmissionEventKind, runlane.SessionEventKind)
+    for kind in kinds
+)
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -97,6 +102,21 @@ def executors(items: Iterable[runlane.ExecutorStatus]) -> None:
     _columns(("executor", "state", "runs", "last poll", "agents"), rows)
 
 
+def agents(items: Iterable[runlane.AgentStatus]) -> None:
+    """Shows agents."""
+    rows = [
+        (
+            item.name,
+            str(item.executor_count),
+            str(item.queued_count),
+            str(item.leased_count),
+            moment(item.last_poll_time) or "never",
+        )
+        for item in items
+    ]
+    _columns(("agent", "executors", "runs queued", "at work", "last poll"), rows)
+
+
 def size(count: float) -> str:
     """Returns a number of bytes for people."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
@@ -173,6 +193,11 @@ def question(item: runlane.Interaction) -> list[str]:
     return []
 
 
+def brief(item: runlane.Interaction) -> str:
+    """Returns which question it is, in a few words."""
+    return f"{item.interaction_id} ({line(' '.join(question(item)))})"
+
+
 def call(name: str, arguments_json: str) -> str:
     """Returns a tool call as a line."""
     return line(f"{name} {arguments_json}", 1000)
@@ -197,8 +222,9 @@ def event(item: runlane.AnyEvent) -> None:
     kind = "unknown" if isinstance(item, runlane.UnknownEvent) else str(item.kind)
     text = Text(f"{item.sequence:>6}  ", style="dim")
     text.append(f"{moment(item.time)}  ", style="dim")
-    text.append(f"{kind:<26}", style=_style(kind))
+    text.append(f"{kind:<{_KIND_WIDTH}}  ", style=_style(kind))
     text.append(" ".join(_details(item)))
+    text.rstrip()
     console.print(text)
 
 

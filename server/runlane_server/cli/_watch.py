@@ -10,6 +10,7 @@ from runlane_server.cli._client import (
     Limit,
     NotDone,
     Target,
+    client_of,
     connected,
     emit,
     run,
@@ -27,7 +28,7 @@ def health(target: Target = DEFAULT_TARGET) -> None:
 
 
 async def _health(target: str) -> None:
-    async with runlane.Client(target, timeout=HEALTH_SECONDS) as client:
+    async with client_of(target, HEALTH_SECONDS) as client:
         if not await client.healthy():
             raise NotDone("NOT_SERVING: it is stopping, or its store takes no writes")
     _show.console.print("SERVING")
@@ -85,4 +86,24 @@ async def _executors(target: str, limit: int, after: str | None, *, as_json: boo
         emit({"items": page.items, "next_cursor": page.next_cursor})
         return
     _show.executors(page.items)
+    _show.more(page.next_cursor)
+
+
+def agents(
+    target: Target = DEFAULT_TARGET,
+    limit: Limit = 50,
+    after: After = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the agents that executors poll for or did, or that runs wait for, by name."""
+    run(target, _agents(target, limit, after, as_json=as_json))
+
+
+async def _agents(target: str, limit: int, after: str | None, *, as_json: bool) -> None:
+    async with connected(target) as client:
+        page = await client.list_agents(limit=limit, after=after)
+    if as_json:
+        emit({"items": page.items, "next_cursor": page.next_cursor})
+        return
+    _show.agents(page.items)
     _show.more(page.next_cursor)

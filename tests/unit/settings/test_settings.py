@@ -317,3 +317,28 @@ def test_variables_of_clients_are_none_of_the_server(monkeypatch):
     for name in ("API_KEY", "NAMESPACE", "TLS_CA"):
         monkeypatch.setenv(f"RUNLANE_{name}", "x")
     assert load() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("default_agent = 3", "default_agent: should be a valid string"),
+        ("[[agent]]\nname = 'x'", "agent.0.model: is missing"),
+        (
+            "[[agent]]\nname = 'x'\nmodel = { kind = 'openia' }",
+            "agent.0.model: kind is 'openia'; there are 'scripted', 'openai'",
+        ),
+        ("[[agent]]\nname = 'x'\nmodel = { name = 'y' }", "agent.0.model: kind is missing"),
+        (
+            "[[agent]]\nname = 'x'\nmodel = { kind = 'openai' }",
+            "agent.0.model.openai.name: is missing",
+        ),
+        ("listen = ['bogus']", "listen.0: 'bogus' is neither HOST:PORT, [IPV6]:PORT nor unix:PATH"),
+    ],
+)
+def test_a_mistake_in_the_file_is_a_line_in_plain_words(tmp_path, text, told):
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load(path)
+    assert str(caught.value) == f"{path}: {told}"
