@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import signal
 import socket
@@ -287,7 +288,9 @@ def _refuse_taken(addresses: Sequence[str]) -> None:
             try:
                 probe.bind((host.strip("[]"), int(port)))
             except OSError as error:
-                raise OSError(f"cannot listen on {address}: {error.strerror}") from error
+                taken = error.errno == errno.EADDRINUSE
+                advice = "; a server may run there already, --listen names another" if taken else ""
+                raise OSError(f"cannot listen on {address}: {error.strerror}{advice}") from error
 
 
 def _bound(address: str, port: int) -> str:
