@@ -1,6 +1,8 @@
 """What the terminal says where it is used wrong, or where nobody is there to answer."""
 
 import json
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from runlane_server.cli import _patience, _waits
 from runlane_server.cli._app import app
 from runlane_server.cli._client import NotDone
 from support_server.process import ServerProcess
-from test_cli import Done, one_line
+from test_cli import SECONDS, Done, Terminal, command, environment, one_line
 from typer.testing import CliRunner
 
 NOWHERE = "127.0.0.1:1"
@@ -43,9 +45,9 @@ def commands() -> set[str]:
     """The names of all commands."""
     root = typer.main.get_command(app)
     found = set()
-    for name, command in root.commands.items():
-        below = getattr(command, "commands", None)
-        found |= {f"{name} {each}" for each in below} if below else {name}
+    for name, each in root.commands.items():
+        below = getattr(each, "commands", None)
+        found |= {f"{name} {inner}" for inner in below} if below else {name}
     return found
 
 
@@ -226,3 +228,32 @@ def test_an_answer_to_a_session_is_for_the_one_question_that_is_open():
     assert str(caught.value) == (
         "2 questions are open in s; name one by its id: int_1 (Which?); int_2 (Which?)"
     )
+
+
+def test_a_conversation_that_nobody_answers_is_told_so(server):
+    terminal = Terminal(server, "chatty", "--agent", "nobody")
+    try:
+        terminal.type("hi\n")
+        terminal.see("no executor polls for agent nobody")
+        terminal.type("\x04")
+        assert terminal.process.wait(timeout=SECONDS) == 0
+    finally:
+        terminal.close()
+
+
+def test_lines_of_a_pipe_that_nobody_answers_are_told_so(server):
+    chat = subprocess.Popen(
+        command("chat", "piped", "--agent", "nobody"),
+        env=environment(RUNLANE_TARGET=server.address),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    chat.stdin.write("hi\n")
+    chat.stdin.flush()
+    assert "no executor polls for agent nobody" in chat.stderr.readline()
+    chat.send_signal(signal.SIGINT)
+    _, errors = chat.communicate(timeout=SECONDS)
+    assert chat.returncode == 130
+    assert "Traceback" not in errors

@@ -1,6 +1,7 @@
 """The commands by name."""
 
 from importlib.metadata import version
+from inspect import cleandoc
 from typing import Annotated
 
 import typer
@@ -86,3 +87,14 @@ app.command(rich_help_panel="Look")(reaching(_watch.health))
 app.command(rich_help_panel="Look")(reaching(_watch.overview))
 app.command(rich_help_panel="Look")(reaching(_watch.executors))
 app.command(rich_help_panel="Look")(reaching(_watch.agents))
+
+
+def _flowing(text: str) -> str:
+    """Joins the lines of each paragraph: help is as wide as the terminal, and not as the code."""
+    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
+
+
+for _each in (app, _files, _key_commands):
+    for _command in _each.registered_commands:
+        assert _command.callback is not None, "each was given above"  # noqa: S101 - invariant
+        _command.help = _flowing(_command.callback.__doc__ or "")

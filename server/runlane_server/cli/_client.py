@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from runlane.errors import RunlaneError, ServiceError, TransportError
 
-from runlane_server.cli._show import line
+from runlane_server.cli._show import asked, line
 
 _REACH_SECONDS = 3.0
 _CALL_SECONDS = 30.0
@@ -151,6 +151,7 @@ def _fail(text: str, code: int = 1) -> None:
 
 
 _ADVICE = {
+    "ANSWER_INVALID": "`runlane inbox` shows what is asked for",
     "CREDENTIAL_INVALID": "the variable RUNLANE_API_KEY, or --api-key, is to hold the secret",
     "CREDENTIAL_MISSING": "put the secret of an API key into the variable RUNLANE_API_KEY",
     "INTERACTION_CLOSED": "`runlane inbox` lists what is open",
@@ -286,7 +287,7 @@ def ending(result: runlane.RunResult) -> str | None:
     """Returns what to say of a run that did not complete; None where it did."""
     if result.interaction is not None:
         return (
-            f"the run {result.run_id} waits for an answer; "
+            f"the run {result.run_id} waits for an answer ({asked(result.interaction)}); "
             f"`runlane answer {result.interaction.interaction_id}` gives it"
         )
     if not result.run.terminal:

@@ -1,5 +1,6 @@
 """How things look for people."""
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -187,15 +188,34 @@ def question(item: runlane.Interaction) -> list[str]:
     if isinstance(prompt, runlane.QuestionPrompt):
         return [*clean(prompt.text).splitlines(), *(f"- {line(one)}" for one in prompt.options)]
     if isinstance(prompt, runlane.FormPrompt):
-        return [*clean(prompt.text).splitlines(), line(prompt.json_schema, 1000)]
+        return [*clean(prompt.text).splitlines(), _fields(prompt.json_schema)]
     if isinstance(prompt, runlane.ExternalPrompt):
         return [clean(prompt.reason or "waits for another system")]
     return []
 
 
+def _fields(json_schema: str) -> str:
+    """Returns what a form asks for: its fields, or its schema where that is no list of fields."""
+    try:
+        schema = json.loads(json_schema)
+        needed = set(schema.get("required", ()))
+        told = [
+            f"{name} ({field.get('type', 'any')}{'' if name in needed else ', optional'})"
+            for name, field in schema["properties"].items()
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return line(json_schema, 1000)
+    return line(f"a JSON object with {', '.join(told)}", 1000)
+
+
 def brief(item: runlane.Interaction) -> str:
     """Returns which question it is, in a few words."""
-    return f"{item.interaction_id} ({line(' '.join(question(item)))})"
+    return f"{item.interaction_id} ({asked(item)})"
+
+
+def asked(item: runlane.Interaction) -> str:
+    """Returns what is asked, in a few words."""
+    return line(next(iter(question(item)), str(item.kind)))
 
 
 def call(name: str, arguments_json: str) -> str:

@@ -26,6 +26,7 @@ from runlane_server.cli._client import (
 from runlane_server.cli._patience import watching
 
 _YES = frozenset({"y", "yes", "approve"})
+_FORM = 'a form is filled with a JSON object, such as {"field": "value"}'
 _NO = frozenset({"n", "no", "reject"})
 
 SessionId = Annotated[str, typer.Argument(help="The id of the session.", show_default=False)]
@@ -224,7 +225,7 @@ async def _answer(
         _show.facts(
             run=receipt.run_id,
             interaction=receipt.interaction_id,
-            asked=_show.line(" ".join(_show.question(asked))),
+            asked=_show.asked(asked),
             state="answered",
         )
     elif result.output is not None:
@@ -318,9 +319,9 @@ def given(asked: runlane.Interaction, text: str) -> runlane.Answer:
         try:
             filled: Any = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"a form is filled with a JSON object: {error}") from None
+            raise ValueError(f"{_FORM}; this is no JSON: {error}") from None
         if not isinstance(filled, dict):
-            raise ValueError("a form is filled with a JSON object")
+            raise ValueError(_FORM)
         return filled
     raise ValueError("this waits for another system, and not for a person")
 
