@@ -17,14 +17,25 @@ T = TypeVar("T")
 File = Annotated[Path, typer.Argument(help="The file, such as runlane.db.", show_default=False)]
 
 
-def check(path: File) -> None:
-    """Check the file of a store that no server has open.
+def check(
+    store: Annotated[
+        str,
+        typer.Argument(
+            help="The file, such as runlane.db, or postgresql://USER@HOST/NAME.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Check the file of a store that no server has open, or a database.
 
     Prints what it finds, a line each, and ends with 1 where there is anything.
     """
     from runlane_server import bootstrap
+    from runlane_server.settings import is_database
 
-    _report(_done(bootstrap.check_store(f"sqlite:{path}")))
+    if not is_database(store):
+        store = f"sqlite:{store}"
+    _report(_done(bootstrap.check_store(store)))
     typer.echo("no fault found", err=True)
 
 
