@@ -245,6 +245,8 @@ class _Entry:
 
     def fail(self, context: Context, error: BaseException, call: Call | None) -> None:
         """Gives the call a status, or raises the error where the call itself was cancelled."""
+        if isinstance(error, Refused):
+            error = self._refusal(error, call)
         if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
             cut = call is not None and task in call.grant.cut
@@ -260,8 +262,6 @@ class _Entry:
                 error = Refused(Reason.DRAINING, "the server is stopping")
         elif not isinstance(error, Exception):
             raise error
-        if isinstance(error, Refused):
-            error = self._refusal(error, call)
         status = status_of(error, self.name)
         context.set_code(status.code)
         context.set_details(status.message)
