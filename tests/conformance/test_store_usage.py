@@ -2,10 +2,13 @@
 
 import sqlite3
 
+import asyncpg
 import pytest
 from runlane_server.core.rows import SessionDeleted, TimerSet
 from runlane_server.core.words import TimerKind
 from runlane_server.store.base import Committed, CommitUnit, Conflict, Duplicate, Usage
+from runlane_server.store.postgres import Address, PostgresStore
+from runlane_server.store.postgres.connect import SCHEMA
 from runlane_server.store.sqlite import SqliteStore
 from store_builders import Scripted, request
 
@@ -61,16 +64,23 @@ async def test_a_deleted_session_takes_nothing(store):
     assert await store.usage("default") == Usage(1, 6)
 
 
-async def test_a_file_of_the_version_before_is_measured(path):
-    store = SqliteStore(path)
-    await store.open(0, "")
+async def unmeasured(store) -> Usage:
+    """Writes what nobody has said the size of; returns what it takes."""
     one, two = Scripted(), Scripted()
     await write(store, one.create().unit(size=100), two.create().unit(size=30))
     await write(store, one.start(b"m" * 400).unit(size=1_000))
     await write(store, two.start(b"m" * 200).unit(size=50))
     two.queue(b"w" * 7_000)
     await write(store, two.unit(size=20_000))
-    assert await store.usage("default") == Usage(2, 0), "nobody has said what it takes"
+    assert await store.usage("default") == Usage(2, 0)
+    events, messages, waits = 100 + 30 + 1_000 + 50 + 20_000, 400 + 200, 7_000
+    return Usage(2, events + messages + waits)
+
+
+async def test_a_file_of_the_version_before_is_measured(path):
+    store = SqliteStore(path)
+    await store.open(0, "")
+    expected = await unmeasured(store)
     await store.close()
     conn = sqlite3.connect(path)
     conn.execute("ALTER TABLE sessions DROP COLUMN stored_bytes")
@@ -80,6 +90,20 @@ async def test_a_file_of_the_version_before_is_measured(path):
     conn.close()
     store = SqliteStore(path)
     await store.open(0, "")
-    events, messages, waits = 100 + 30 + 1_000 + 50 + 20_000, 400 + 200, 7_000
-    assert await store.usage("default") == Usage(2, events + messages + waits)
+    assert await store.usage("default") == expected
+    await store.close()
+
+
+async def test_a_database_of_the_version_before_is_measured(postgres):
+    store = PostgresStore(Address(postgres))
+    await store.open(0, "")
+    expected = await unmeasured(store)
+    await store.close()
+    conn = await asyncpg.connect(postgres, server_settings={"search_path": SCHEMA})
+    await conn.execute("ALTER TABLE sessions DROP COLUMN stored_bytes")
+    await conn.execute("DELETE FROM migrations WHERE version = 3")
+    await conn.close()
+    store = PostgresStore(Address(postgres))
+    await store.open(0, "")
+    assert await store.usage("default") == expected
     await store.close()

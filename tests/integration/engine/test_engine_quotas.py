@@ -16,6 +16,7 @@ from runlane_server.core.model import SessionRecord
 from runlane_server.core.quotas import Quota
 from runlane_server.core.words import Mode
 from runlane_server.runtime.amounts import COUNT_AGE, DOUBTED_AGE
+from runlane_server.store.sqlite import SqliteStore
 from support.lane import KEY
 from support.steps import (
     COMPLETED,
@@ -207,13 +208,25 @@ async def test_an_amount_is_the_last_that_is_refused(path):
 
 
 async def stored(world: World) -> int:
-    """Counts the bytes of messages, events and input that are in the file."""
+    """Counts the bytes of messages, events and input that the store holds."""
+    if isinstance(world.store, SqliteStore):
+        sums = (
+            "SELECT sum(length(data)) FROM entries WHERE id > 0",
+            "SELECT sum(length(content)) FROM submissions",
+            "SELECT sum(length(result)) FROM tool_calls",
+        )
+        return await world.store._read(
+            lambda conn: sum(conn.execute(one).fetchone()[0] or 0 for one in sums)
+        )
+    sums = (
+        "SELECT sum(octet_length(data)) FROM messages",
+        "SELECT sum(octet_length(data)) FROM events",
+        "SELECT sum(octet_length(content)) FROM submissions",
+        "SELECT sum(octet_length(result)) FROM tool_calls",
+    )
 
-    def count(conn) -> int:
-        found = conn.execute("SELECT sum(length(data)) FROM entries WHERE id > 0").fetchone()[0]
-        waits = conn.execute("SELECT coalesce(sum(length(content)), 0) FROM submissions")
-        held = conn.execute("SELECT coalesce(sum(length(result)), 0) FROM tool_calls")
-        return int(found + waits.fetchone()[0] + held.fetchone()[0])
+    async def count(conn) -> int:
+        return sum([await conn.fetchval(one) or 0 for one in sums])
 
     return await world.store._read(count)
 
