@@ -22,10 +22,12 @@ from runlane_server.app.keys import KeyRing
 from runlane_server.app.service import App, Committed
 from runlane_server.core.model import Rules
 from runlane_server.executors import EMBEDDED_PREFIX, EmbeddedExecutor
+from runlane_server.quota_settings import default_quota, own_quotas
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.clock import Clock
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Time
+from runlane_server.runtime.quotas import make_quotas
 from runlane_server.runtime.stats import Stats
 from runlane_server.settings import Settings, SettingsError, is_database
 from runlane_server.store.base import Store
@@ -106,7 +108,8 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
     )
     bus, dispatch, codec = Bus(settings.bookmark_seconds), Dispatch(), ProtoCodec()
     stats = Stats()
-    observer = Committed(bus, dispatch, stats)
+    quotas = make_quotas(default_quota(settings), own_quotas(settings), store.usage, clock.now)
+    observer = Committed(bus, dispatch, stats, quotas)
     engine = Engine(
         store,
         codec,
@@ -121,7 +124,7 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
         stats=stats,
     )
     limits = Limits(settings.streams_max, settings.request_keep_hours * 3600 * MICROSECONDS)
-    services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits)
+    services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits, quotas)
     limits_shown = [*FIXED_LIMITS, *settings.limits()]
     return App(services, observer, metadata.version("runlane"), limits_shown)
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 from runlane_server.access_settings import JwtConfig, check_access
+from runlane_server.quota_settings import Amount, QuotaConfig, check_quotas
 
 DEFAULT_FILE = "runlane.toml"
 """Read where no other file is named and it is there."""
@@ -359,6 +360,21 @@ class Settings(BaseSettings):
     max_connection_age_seconds: int = Field(default=0, ge=0)
     """Connections older than this are asked to come again. 0: never."""
 
+    quota_requests_per_second: Amount = 0
+    """Calls of a namespace. 0: no limit, as with all quotas."""
+    quota_events_per_second: Amount = 0
+    """Events that the calls of a namespace append."""
+    quota_burst_seconds: int = Field(default=10, ge=1, le=3600)
+    """So many seconds' worth of a rate may come at once."""
+    quota_sessions_max: Amount = 0
+    """Sessions of a namespace."""
+    quota_open_streams_max: Amount = 0
+    """Event streams of a namespace that are open on this server."""
+    quota_stored_bytes_max: Amount = 0
+    """Bytes of a namespace's messages, waiting input and events."""
+    quota: tuple[QuotaConfig, ...] = ()
+    """Quotas of single namespaces: the tables `[[quota]]`."""
+
     metrics_listen: Annotated[str, AfterValidator(_metrics_address)] = ""
     """Where to serve metrics for Prometheus: HOST:PORT. Empty: nowhere."""
     channelz: bool = False
@@ -377,6 +393,7 @@ class Settings(BaseSettings):
                 f"{self.metrics_listen} can be reached from other machines; to serve metrics there "
                 "all the same say --insecure-listen"
             )
+        check_quotas(self.quota)
         names = [agent.name for agent in self.agent]
         for name in names:
             if names.count(name) > 1:

@@ -56,6 +56,10 @@ def _told(found: runlane.Overview) -> list[tuple[str, str]]:
         queued += f", the oldest for {found.oldest_queued_seconds:.0f} s"
     runs = f", {found.waiting_run_count} waiting, {found.paused_run_count} paused"
     stalled = f" ({found.stalled_run_count} stalled)" if found.stalled_run_count else ""
+    quotas = [
+        f"{name} {_amount(name, one.used)} of {_amount(name, one.limit)}"
+        for name, one in found.quotas.items()
+    ]
     refused = "" if found.store_available else ", takes no writes"
     return [
         ("sessions", f"{found.open_session_count} open, {found.closed_session_count} closed{more}"),
@@ -66,7 +70,12 @@ def _told(found: runlane.Overview) -> list[tuple[str, str]]:
         ("executors", str(found.executor_count)),
         ("streams", str(found.stream_count)),
         ("store", _show.size(found.store_size_bytes) + refused),
+        *([("quotas", ", ".join(quotas))] if quotas else []),
     ]
+
+
+def _amount(quota: str, value: int) -> str:
+    return _show.size(value) if "bytes" in quota else str(value)
 
 
 def executors(

@@ -31,6 +31,7 @@ from runlane_server.store.base import (
     SubmissionRow,
     SummaryRow,
     ToolCallRow,
+    Usage,
     Write,
 )
 from runlane_server.store.errors import StoreRefused, StoreUnavailable
@@ -357,6 +358,10 @@ class SqliteStore:
     async def counts(self, namespace: str, limit: int) -> Counts:
         """Counts, looking at `limit` rows of a kind at most."""
         return await self._read(lists.counts, namespace, limit)
+
+    async def usage(self, namespace: str) -> Usage:
+        """Sums up what the sessions of a namespace take."""
+        return await self._read(lists.usage, namespace)
 
     async def queued_activations(self) -> list[QueuedActivation]:
         """Reads all activations that wait, ascending by queue_time."""
