@@ -265,7 +265,7 @@ async def test_error_of_a_damaged_file_is_store_corrupt(file_store):
         raise sqlite3.DatabaseError("database disk image is malformed")
 
     with pytest.raises(StoreCorrupt):
-        await file_store._read(read)
+        await file_store.read(read)
 
 
 async def test_reader_sees_one_snapshot_while_another_writes(file_store):
@@ -278,7 +278,7 @@ async def test_reader_sees_one_snapshot_while_another_writes(file_store):
         asyncio.run_coroutine_threadsafe(write(file_store, s.start().unit()), loop).result(10)
         return first == conn.execute("SELECT count(*) FROM entries").fetchone()
 
-    assert await file_store._read(read)
+    assert await file_store.read(read)
 
 
 # --- what work costs, in statements and pages ------------------------------------------

@@ -158,6 +158,12 @@ class Writing:
             self._conn = conn
         return conn
 
+    @property
+    def pid(self) -> int:
+        """The process that serves the connection; 0: there is none."""
+        conn = self._conn
+        return conn.get_server_pid() if conn is not None and not conn.is_closed() else 0
+
     async def undo(self, error: BaseException) -> None:
         """Leaves the transaction that an error ended; a broken connection is given up."""
         conn = self._conn
