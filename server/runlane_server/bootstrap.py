@@ -17,14 +17,15 @@ from uuid_utils import uuid7
 
 from runlane_server.access_settings import JwtConfig
 from runlane_server.app.base import Limits, Services
-from runlane_server.app.keys import KeyRing
+from runlane_server.app.keys import RELOAD_SECONDS, KeyRing
 from runlane_server.app.service import App, Committed
 from runlane_server.core.model import Rules
 from runlane_server.executors import EMBEDDED_PREFIX, EmbeddedExecutor
 from runlane_server.runtime.bus import Bus
-from runlane_server.runtime.clock import Clock
+from runlane_server.runtime.clock import Clock, StoreClock
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Time
+from runlane_server.runtime.roster import SharedDispatch
 from runlane_server.runtime.stats import Stats
 from runlane_server.settings import Settings, SettingsError, is_database
 from runlane_server.store.base import Store
@@ -103,7 +104,8 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
         cancel_grace=settings.cancel_grace_seconds * MICROSECONDS,
         sweep_delay=int(settings.sweep_delay_seconds * MICROSECONDS),
     )
-    bus, dispatch, codec = Bus(settings.bookmark_seconds), Dispatch(), ProtoCodec()
+    bus, codec = Bus(settings.bookmark_seconds), ProtoCodec()
+    dispatch = Dispatch() if store.shared is None else SharedDispatch()
     stats = Stats()
     observer = Committed(bus, dispatch, stats)
     engine = Engine(
@@ -122,7 +124,8 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
     limits = Limits(settings.streams_max, settings.request_keep_hours * 3600 * MICROSECONDS)
     services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits)
     limits_shown = [*FIXED_LIMITS, *settings.limits()]
-    return App(services, observer, metadata.version("runlane"), limits_shown)
+    version, interval = metadata.version("runlane"), settings.poll_interval_seconds
+    return App(services, observer, version, limits_shown, interval)
 
 
 async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
@@ -140,12 +143,12 @@ async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    clock = Clock()
     store = make_store(settings)
-    await store.open(clock.now(), EMBEDDED_PREFIX)
+    await store.open(Clock().now(), EMBEDDED_PREFIX)
     try:
+        clock = await _clock(store)
         app = make_app(settings, store, clock)
-        keys = KeyRing(store, clock, new_id)
+        keys = KeyRing(store, clock, new_id, _reload_seconds(settings, store))
         await app.start()
         await keys.start()
         _collect_rarely()
@@ -168,11 +171,11 @@ async def private_server(settings: Settings) -> AsyncIterator[str]:
         StoreHeld: A server has it.
         StoreError: The store will not be opened.
     """
-    clock = Clock()
     store = make_store(settings)
     # No embedded prefix: nothing is said here of the executors of a server.
-    await store.open(clock.now(), "")
+    await store.open(Clock().now(), "")
     try:
+        clock = await _clock(store)
         server = GrpcServer(make_app(settings, store, clock), KeyRing(store, clock, new_id))
         with tempfile.TemporaryDirectory(prefix="runlane-") as folder:
             address = f"unix:{Path(folder, 'keys.sock')}"
@@ -183,6 +186,17 @@ async def private_server(settings: Settings) -> AsyncIterator[str]:
                 await server.drain(1)
     finally:
         await store.close()
+
+
+async def _clock(store: Store) -> Time:
+    """Returns the time of this machine, or that of a store that other machines use too."""
+    if store.shared is None:
+        return Clock()
+    return StoreClock((await store.shared.moved("")).time)
+
+
+def _reload_seconds(settings: Settings, store: Store) -> float:
+    return RELOAD_SECONDS if store.shared is None else settings.poll_interval_seconds
 
 
 def _collect_rarely() -> None:

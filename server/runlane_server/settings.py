@@ -327,9 +327,11 @@ class Settings(BaseSettings):
     reader_threads: int = Field(default=4, ge=1, le=64)
     """Threads that read a file."""
     postgres_connections: int = Field(default=8, ge=1, le=256)
-    """Connections that read a PostgreSQL database; two more write and hold it."""
+    """Connections that read a PostgreSQL database; one more writes, and one hears other servers."""
     postgres_statement_timeout_seconds: float = Field(default=30.0, ge=1, le=3600)
     """How long a statement may take on PostgreSQL."""
+    poll_interval_seconds: float = Field(default=1.0, ge=0.05, le=60)
+    """How often a server on PostgreSQL looks what others did, where it is not told."""
 
     default_agent: Annotated[str, Field(pattern=f"^$|{_NAME}")] = ""
     """Agent of runs for which neither the run nor the session names one."""

@@ -16,6 +16,7 @@ from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.codec import Codec
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Plan, Time, plan
+from runlane_server.runtime.follower import Follower
 from runlane_server.runtime.records import decode_cancellation, decode_state, decode_totals
 from runlane_server.store.base import RequestKey, RunRow, SessionRow, Store, SubmissionRow
 
@@ -38,6 +39,7 @@ class Services:
     """The parts.
 
     Attributes:
+        follower: Follows other servers on the same store; None: there can be none.
         draining: No new work is taken.
         background: What goes on after the call that began it was cancelled.
     """
@@ -51,6 +53,7 @@ class Services:
     new_id: NewId
     rules: Rules
     limits: Limits
+    follower: Follower | None = None
     draining: bool = False
     background: set[asyncio.Task[Any]] = field(default_factory=set)
 

@@ -86,6 +86,10 @@ class Execution(UseCase):
         executor = dispatch.seen(namespace, executor_id, agents, services.clock.now())
         executor.polling += 1
         try:
+            for _ in range(2):  # One that had begun already may not know of it.
+                if services.follower is not None and not executor.met:
+                    # It may have been drained on another server.
+                    await services.follower.meet()
             while True:
                 if (namespace, executor_id) in dispatch.drained:
                     return PollView(draining=True)
@@ -114,6 +118,8 @@ class Execution(UseCase):
         """Takes no more activations to an executor."""
         services = self.services
         name = (caller.namespace, executor_id)
+        if services.follower is not None:
+            await services.follower.meet()
         answer = DrainAnswer(services.dispatch.leased_by(*name))
         unit = CommitUnit(drained_executor=name)
         request = request_of(caller, executor_id)
@@ -184,8 +190,10 @@ class Execution(UseCase):
         """Commits facts of an executor, all or none, and renews its lease."""
         services, fence = self.services, command.fence
         key = SessionKey(caller.namespace, fence.session_id)
-        slot = await services.engine.peek(key)
-        state = slot.state
+        state = (await services.engine.peek(key)).state
+        if state is None or not _holds(state, fence):
+            # Another server may have leased it.
+            state, _ = await services.engine.settled(key)
         actor = caller.actor
         if state is not None and state.run is not None and holds(state.run, fence):
             activation = state.run.activation

@@ -25,9 +25,10 @@ from runlane_server.core.model import Rules, SessionKey, SessionState
 from runlane_server.core.rows import LeasePut, MessageAppended, Row, RunInserted, SubmissionInserted
 from runlane_server.runtime.codec import Codec, StoredEvent, encode_group
 from runlane_server.runtime.committer import Committer
+from runlane_server.runtime.fresh import Fresh
 from runlane_server.runtime.hearing import Hearing
 from runlane_server.runtime.records import decode_answer, encode_answer, encode_state
-from runlane_server.runtime.slots import Slot, Slots
+from runlane_server.runtime.slots import Slot, Slots, slot_of
 from runlane_server.runtime.stats import Stats
 from runlane_server.store.base import (
     Committed,
@@ -35,11 +36,13 @@ from runlane_server.store.base import (
     Duplicate,
     EventGroup,
     LeaseRenewal,
+    LoadedSession,
     Outcome,
     Rejected,
     RequestKey,
     RequestRecord,
     SessionCommit,
+    Shared,
     Store,
     Unavailable,
     Write,
@@ -48,6 +51,9 @@ from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
 
 ATTEMPTS = 50
 """Decisions that one command may take; beyond it something is wrong."""
+
+LOCKED_FROM = 2
+"""Attempts after which a command is decided under lock where other servers write too."""
 
 STANDS_STILL = 10.0
 """Seconds after which a transaction that has not ended counts as one that never will."""
@@ -202,8 +208,11 @@ class Engine:
             store.commit, linger=linger, batch_max=batch_max, stats=self.stats
         )
         # No other process, and no other life of this one, can make the same token.
-        self._boot = os.urandom(8)
+        self._boot, self._boot_apart = os.urandom(8), os.urandom(8)
         self._tokens = 0
+        self._shared = store.shared
+        self._fresh = Fresh(self._shared.tokens) if self._shared is not None else None
+        self._locked: set[asyncio.Task[Any]] = set()
 
     @property
     def writes_waiting(self) -> int:
@@ -229,7 +238,23 @@ class Engine:
 
     async def flush(self) -> None:
         """Waits until all that was decided is durable, or failed."""
+        while self._locked:
+            await asyncio.wait(set(self._locked))
         await self._committer.flush()
+
+    # --- what other servers did ----------------------------------------------
+
+    def heard(self, key: SessionKey, sequence: int) -> bool:
+        """Takes note that a session has an event of that sequence; returns whether it is news."""
+        return self._slots.heard(key, sequence)
+
+    def doubt(self, key: SessionKey) -> None:
+        """Has a session read anew before it is decided on."""
+        self._slots.doubt(key)
+
+    def doubt_all(self) -> None:
+        """Has all sessions read anew."""
+        self._slots.doubt_all()
 
     # --- commands ----------------------------------------------------------
 
@@ -262,6 +287,7 @@ class Engine:
         Raises:
             Refused: STALE_ACTIVATION where `holds` says no of the state, or the store does.
         """
+        since = asyncio.get_running_loop().time()
         for _ in range(ATTEMPTS):
             slot = await self._slots.take(key)
             await self._committer.room()
@@ -271,7 +297,7 @@ class Engine:
             self._settle_due(slot, now)
             state = slot.state
             if state is None or not holds(state):
-                if not await self._on_disk([slot]):
+                if not await self._on_disk([slot], since):
                     continue
                 raise Refused(Reason.STALE_ACTIVATION)
             renewal.expire_time = now + renewal.duration
@@ -305,10 +331,11 @@ class Engine:
 
         What is due is settled before. Where a write fails it is tried again.
         """
+        since = asyncio.get_running_loop().time()
         for _ in range(attempts):
             slot = await self.peek(key)
             state, lease_expire_time = slot.state, slot.lease_expire_time
-            if await self._on_disk([slot]):
+            if await self._on_disk([slot], since):
                 return state, lease_expire_time
         raise StoreUnavailable("a session could not be settled: a write of it failed")
 
@@ -324,28 +351,33 @@ class Engine:
     # --- deciding ----------------------------------------------------------
 
     async def _attempt(self, command: Plan, flight: _Flight | None) -> tuple[Answer, bool]:
-        for _ in range(ATTEMPTS):
+        since = asyncio.get_running_loop().time()
+        for attempt in range(ATTEMPTS):
+            if attempt >= LOCKED_FROM and self._shared is not None:
+                return await self._under_lock(self._shared, command, flight)
             slots = [await self._slots.take(key) for key in command.keys]
             await self._committer.room()
             if not all(slot.valid for slot in slots):
                 continue
             try:
-                decisions = self._decide(command, slots)
+                decisions = self._decide(command, slots, self._committer.enqueue)
             except Refused:
-                if not await self._on_disk(slots):
+                if not await self._on_disk(slots, since):
                     continue
                 stored = await self._stored(command.request, command.hash)
                 if stored is not None:
                     return stored, True
                 raise
-            answer = next(one.answer for one in reversed(decisions) if one.answer is not None)
+            answer = _answer_of(decisions)
             written = any(one.state is not None for one in decisions)
             if not written and flight is None:
-                if await self._on_disk(slots):
+                if await self._on_disk(slots, since):
                     return answer, False
                 continue
             unit = self._unit(command, slots, decisions, answer)
-            outcome = await self._enqueue(unit, slots, flight, answer).outcome()
+            entry = self._entry(unit, slots, flight, answer)
+            self._committer.enqueue(entry)
+            outcome = await entry.outcome()
             if isinstance(outcome, Committed):
                 return answer, False
             if isinstance(outcome, Duplicate):
@@ -353,11 +385,67 @@ class Engine:
             self._raise_failed(outcome)
         raise StoreUnavailable("a command could not be decided: its session changed all the time")
 
-    def _decide(self, command: Plan, slots: list[Slot]) -> Sequence[Decision]:
+    async def _under_lock(
+        self, shared: Shared, command: Plan, flight: _Flight | None
+    ) -> tuple[Answer, bool]:
+        """Decides and commits in one transaction that has the rows: nobody comes between.
+
+        What is begun is ended, whatever becomes of the caller.
+        """
+        task = asyncio.get_running_loop().create_task(self._locked_attempt(shared, command, flight))
+        self._locked.add(task)
+        task.add_done_callback(self._locked.discard)
+        return await asyncio.shield(task)
+
+    async def _locked_attempt(
+        self, shared: Shared, command: Plan, flight: _Flight | None
+    ) -> tuple[Answer, bool]:
+        entries: list[_Entry] = []
+        answer: Answer | None = None
+        failure: Exception | None = None
+
+        def decide_all(loaded: list[LoadedSession | None]) -> list[CommitUnit]:
+            nonlocal answer, failure
+            entries.clear()
+            answer, failure = None, None
+            if flight is not None:
+                flight.in_air = False
+            slots = [slot_of(key, one) for key, one in zip(command.keys, loaded, strict=True)]
+            for slot in slots:
+                slot.apart = True
+            try:
+                decisions = self._decide(command, slots, entries.append)
+                answer = _answer_of(decisions)
+                if flight is not None or any(one.state is not None for one in decisions):
+                    unit = self._unit(command, slots, decisions, answer)
+                    entries.append(self._entry(unit, slots, flight, answer))
+            except Exception as error:  # noqa: BLE001 - raised once what was due is written
+                failure = error
+            return [one.write for one in entries if isinstance(one.write, CommitUnit)]
+
+        outcomes = await shared.commit_locked(command.keys, decide_all)
+        for key in command.keys:
+            self._slots.doubt(key)
+        last = outcomes[-1] if outcomes else Committed()
+        for number, entry in enumerate(entries):
+            entry.resolve(outcomes[number] if number < len(outcomes) else last)
+        self._raise_failed(last)
+        if failure is None and isinstance(last, Duplicate):
+            return _replay_of(last.record, command.hash), True
+        if failure is not None or answer is None or not isinstance(last, Committed):
+            stored = await self._stored(command.request, command.hash)
+            if stored is not None:
+                return stored, True
+            raise failure or StoreUnavailable("a command could not be decided under lock")
+        return answer, False
+
+    def _decide(
+        self, command: Plan, slots: list[Slot], send: Callable[[_Entry], None]
+    ) -> Sequence[Decision]:
         now = self.clock.now()
         contexts = []
         for slot in slots:
-            self._settle_due(slot, now)
+            self._settle_due(slot, now, send)
             contexts.append(self._context(slot, now, command))
         return command.decide([slot.state for slot in slots], contexts)
 
@@ -373,8 +461,10 @@ class Engine:
             slot.lease_confirmed,
         )
 
-    def _settle_due(self, slot: Slot, now: int) -> None:
-        """Decides and queues what is due, so that every command comes after it."""
+    def _settle_due(
+        self, slot: Slot, now: int, send: Callable[[_Entry], None] | None = None
+    ) -> None:
+        """Decides and sends what is due, so that every command comes after it."""
         self._hearing.look(now)
         if slot.lease_expire_time:
             slot.lease_expire_time = self._hearing.end(
@@ -385,7 +475,7 @@ class Engine:
             if decision is None:
                 return
             unit = CommitUnit([self._session_commit(slot, decision, "server", "")])
-            self._enqueue(unit, [slot])
+            (send or self._committer.enqueue)(self._entry(unit, [slot]))
 
     def _unit(
         self, command: Plan, slots: list[Slot], decisions: Sequence[Decision], answer: Answer
@@ -414,7 +504,7 @@ class Engine:
         assert state is not None, "only written decisions are committed"  # noqa: S101 - invariant
         codec, session_id = self._codec, state.session_id
         self._tokens += 1
-        token = self._boot + self._tokens.to_bytes(8)
+        token = (self._boot_apart if slot.apart else self._boot) + self._tokens.to_bytes(8)
         events = [
             StoredEvent(
                 event.type,
@@ -463,19 +553,24 @@ class Engine:
 
     # --- outcomes ----------------------------------------------------------
 
-    def _enqueue(
+    def _entry(
         self,
         write: Write,
         slots: list[Slot],
         flight: _Flight | None = None,
         answer: Answer | None = None,
     ) -> _Entry:
+        """Makes a write that is on its way from now on; who calls sends it."""
         entry = _Entry(write, slots, self._done)
         if flight is not None:
             entry.flight, entry.answer = flight, answer
             flight.in_air = True
         for slot in slots:
             slot.last_write = entry
+        return entry
+
+    def _enqueue(self, write: Write, slots: list[Slot]) -> _Entry:
+        entry = self._entry(write, slots)
         self._committer.enqueue(entry)
         return entry
 
@@ -550,18 +645,39 @@ class Engine:
         record = await self._store.find_request(request) if request is not None else None
         return _replay_of(record, request_hash) if record is not None else None
 
-    async def _on_disk(self, slots: list[Slot]) -> bool:
-        """Waits for what a decision that writes nothing stands on; False: it failed."""
+    async def _on_disk(self, slots: list[Slot], since: float) -> bool:
+        """Waits for what a decision that writes nothing stands on; False: it failed.
+
+        It has failed, too, where another server has written since: what is on disk is looked
+        at after the call arrived, `since`.
+        """
+        tokens = [slot.token for slot in slots]
         for slot in slots:
             if slot.last_write is not None:
                 await slot.last_write.outcome()
+        if self._fresh is not None:
+            for slot, token in zip(slots, tokens, strict=True):
+                if slot.valid and slot.as_of < since:
+                    await self._look(self._fresh, slot, token, since)
         return all(slot.valid for slot in slots)
+
+    async def _look(self, fresh: Fresh, slot: Slot, token: bytes | None, since: float) -> None:
+        """Drops a slot where the store has not what it had, or what was written on that here."""
+        stored = await fresh.token(slot.key)
+        if stored == token or (stored is not None and stored.startswith(self._boot)):
+            slot.as_of = max(slot.as_of, since)
+        else:
+            self._slots.drop(slot)
 
     def _raise_failed(self, outcome: Outcome) -> None:
         if isinstance(outcome, Unavailable):
             raise StoreUnavailable(outcome.detail)
         if isinstance(outcome, Rejected):
             raise StoreCorrupt(f"the store refused a row: {outcome.detail}")
+
+
+def _answer_of(decisions: Sequence[Decision]) -> Answer:
+    return next(one.answer for one in reversed(decisions) if one.answer is not None)
 
 
 def _ids(unit: CommitUnit) -> dict[str, str]:
