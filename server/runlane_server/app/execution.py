@@ -82,7 +82,7 @@ class Execution(UseCase):
             return known
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
-        dispatch = services.dispatch
+        dispatch, looked = services.dispatch, False
         executor = dispatch.seen(namespace, executor_id, agents, services.clock.now())
         executor.polling += 1
         try:
@@ -105,6 +105,11 @@ class Execution(UseCase):
                         return view
                     continue
                 left = end - loop.time()
+                if left <= 0 and services.follower is not None and not looked:
+                    # Who waits is fed; who does not has not been yet.
+                    looked = True
+                    await services.follower.feed(namespace, agents)
+                    continue
                 if left <= 0:
                     # An earlier call of the same request_id may have waited beside this one.
                     known = await self._lease_known(caller, request, context_bytes_max)

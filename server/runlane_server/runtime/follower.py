@@ -7,7 +7,7 @@ be gone. A wake-up that is lost is made good for at the next look, an interval l
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -118,14 +118,18 @@ class Follower:
         """Takes in what others did; with `whole` also what is due and they have not done."""
         await self._follow_moves()
         hungry = self._dispatch.hungry()
-        now = self._engine.clock.now()
         if hungry:
-            self._dispatch.feed(await self._shared.queued_for(hungry, now, LANE_MAX))
+            await self._feed(hungry)
         if whole:
+            now = self._engine.clock.now()
             before = now + round(self._interval * SECOND)
             stuck = now - min(STUCK, self.patience * 5)
             self._timers.expect(await self._shared.due(before, stuck, DUE_MAX), self.patience)
             await self._find_drained()
+
+    async def feed(self, namespace: str, agents: Sequence[str]) -> None:
+        """Looks for what waits for some agents."""
+        await self._feed([(namespace, agent) for agent in agents])
 
     async def meet(self) -> None:
         """Tells others which executors poll here, and takes in theirs; calls share one."""
@@ -138,6 +142,10 @@ class Follower:
         self._meeting = None
         if not task.cancelled():
             task.exception()  # Whoever waits is told; perhaps nobody does.
+
+    async def _feed(self, lanes: Sequence[tuple[str, str]]) -> None:
+        now = self._engine.clock.now()
+        self._dispatch.feed(await self._shared.queued_for(lanes, now, LANE_MAX))
 
     async def _follow_moves(self) -> None:
         moves = await self._shared.moved(self._cursor)
