@@ -58,9 +58,10 @@ def pair(make_server, postgres, tmp_path):
 @pytest.fixture(scope="module")
 def steady(postgres_server, tmp_path_factory):
     """Two servers on one database, for all tests that leave them as they are."""
-    store, made = postgres_server.clean("replicas"), []
-    for name in ("a", "b"):
-        made.append(ServerProcess(tmp_path_factory.mktemp(name), store=store).start())
+    store = postgres_server.clean("replicas")
+    made = [ServerProcess(tmp_path_factory.mktemp(name), store=store) for name in ("a", "b")]
+    for server in made:
+        server.start()
     yield made
     for server in made:
         server.kill()
@@ -267,9 +268,9 @@ async def test_events_go_on_where_the_listener_is_cut_again_and_again(steady, po
         seen: list[float] = []
 
         async def follow():
-            async for event in b.follow(session):
-                if event.type == EVENT.TYPE_SESSION_UPDATED:
-                    seen.append(time.monotonic())
+            async for event in b.follow(session, types=[EVENT.TYPE_SESSION_UPDATED]):
+                assert event.session_updated.revision == len(seen) + 2
+                seen.append(time.monotonic())
 
         following = asyncio.create_task(follow())
         await asyncio.sleep(0.2)

@@ -11,8 +11,7 @@ import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -20,13 +19,25 @@ from runlane_server.core.answers import Answer
 from runlane_server.core.context import Context, Decision
 from runlane_server.core.drafting import NewId
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.machine import decide, decide_due
+from runlane_server.core.machine import decide_due
 from runlane_server.core.model import Rules, SessionKey, SessionState
-from runlane_server.core.rows import LeasePut, MessageAppended, Row, RunInserted, SubmissionInserted
+from runlane_server.core.rows import LeasePut, MessageAppended, RunInserted, SubmissionInserted
 from runlane_server.runtime.codec import Codec, StoredEvent, encode_group
 from runlane_server.runtime.committer import Committer
 from runlane_server.runtime.fresh import Fresh
 from runlane_server.runtime.hearing import Hearing
+from runlane_server.runtime.plans import (
+    Entry,
+    Flight,
+    Observer,
+    Plan,
+    Time,
+    answer_of,
+    ids_of,
+    plan,
+    replay,
+    replay_of,
+)
 from runlane_server.runtime.records import decode_answer, encode_answer, encode_state
 from runlane_server.runtime.slots import Slot, Slots, slot_of
 from runlane_server.runtime.stats import Stats
@@ -49,6 +60,8 @@ from runlane_server.store.base import (
 )
 from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
 
+__all__ = ["Engine", "Observer", "Plan", "Time", "plan"]
+
 ATTEMPTS = 50
 """Decisions that one command may take; beyond it something is wrong."""
 
@@ -59,117 +72,6 @@ STANDS_STILL = 10.0
 """Seconds after which a transaction that has not ended counts as one that never will."""
 
 log = structlog.get_logger(__name__)
-
-
-class Time(Protocol):
-    """Where the time comes from."""
-
-    def now(self) -> int:
-        """Returns microseconds since 1970 UTC; never goes back."""
-
-
-class Observer(Protocol):
-    """Who is told what has become durable, in order, before its caller is answered."""
-
-    def committed(self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row]) -> None:
-        """Takes note of a commit; must not raise."""
-
-    def renewed(self, key: SessionKey, activation_id: str, expire_time: int) -> None:
-        """Takes note of a heartbeat; must not raise."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """One command: the sessions that it is decided on, and how.
-
-    Attributes:
-        keys: One session, or two different ones.
-        decide: Gives a decision for each session from its state and context.
-        request: Names its request_id; None: it has none.
-        hash: Of the request.
-    """
-
-    keys: tuple[SessionKey, ...]
-    decide: Callable[[list[SessionState | None], list[Context]], Sequence[Decision]]
-    actor: str
-    request: RequestKey | None = None
-    hash: bytes = b""
-
-
-def plan(
-    key: SessionKey,
-    command: Any,
-    actor: str,
-    request: RequestKey | None = None,
-    request_hash: bytes = b"",
-) -> Plan:
-    """Returns the plan of a command on one session."""
-    return Plan(
-        (key,),
-        lambda states, contexts: (decide(states[0], command, contexts[0]),),
-        actor,
-        request,
-        request_hash,
-    )
-
-
-class _Entry:
-    """A write on its way: what it was decided on, and who waits for it."""
-
-    __slots__ = ("answer", "flight", "on_done", "resolved", "slots", "waiters", "write")
-
-    def __init__(
-        self, write: Write, slots: list[Slot], on_done: Callable[["_Entry", Outcome], None]
-    ) -> None:
-        self.write = write
-        self.slots = slots
-        self.on_done = on_done
-        self.flight: _Flight | None = None
-        self.answer: Answer | None = None
-        self.resolved: Outcome | None = None
-        self.waiters: list[asyncio.Future[Outcome]] = []
-
-    def alive(self) -> bool:
-        """Whether what it was decided on still stands."""
-        return all(slot.valid for slot in self.slots)
-
-    def resolve(self, outcome: Outcome) -> None:
-        """Tells the engine, then all that wait."""
-        self.resolved = outcome
-        self.on_done(self, outcome)
-        for future in self.waiters:
-            if not future.done():
-                future.set_result(outcome)
-
-    async def outcome(self) -> Outcome:
-        """Waits for the outcome with a future of its own: a cancelled caller harms nobody."""
-        if self.resolved is not None:  # what it stands on fell while it was queued
-            return self.resolved
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.waiters.append(future)
-        return await future
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A request_id whose first call has not been answered.
-
-    Attributes:
-        owned: Whether that call still waits.
-        in_air: Whether a write of it has no outcome yet: then that lands it.
-    """
-
-    hash: bytes
-    answer: Answer | None = None
-    owned: bool = True
-    in_air: bool = False
-    waiters: list[asyncio.Future[None]] = field(default_factory=list)
-
-    def land(self) -> None:
-        """Wakes the calls that wait for the first."""
-        for future in self.waiters:
-            if not future.done():
-                future.set_result(None)
 
 
 class Engine:
@@ -202,9 +104,9 @@ class Engine:
         self._answers_max = answers_max
         self._hearing = Hearing(deaf_gap)
         self._slots = Slots(store.load, slots_max, slots_bytes_max)
-        self._flights: dict[RequestKey, _Flight] = {}
+        self._flights: dict[RequestKey, Flight] = {}
         self._answers: OrderedDict[RequestKey, tuple[bytes, Answer]] = OrderedDict()
-        self._committer: Committer[_Entry] = Committer(
+        self._committer: Committer[Entry] = Committer(
             store.commit, linger=linger, batch_max=batch_max, stats=self.stats
         )
         # No other process, and no other life of this one, can make the same token.
@@ -271,7 +173,7 @@ class Engine:
         known = await self._known(request, command.hash)
         if known is not None:
             return known, True
-        flight = self._flights[request] = _Flight(command.hash)
+        flight = self._flights[request] = Flight(command.hash)
         try:
             return await self._attempt(command, flight)
         finally:
@@ -350,7 +252,7 @@ class Engine:
 
     # --- deciding ----------------------------------------------------------
 
-    async def _attempt(self, command: Plan, flight: _Flight | None) -> tuple[Answer, bool]:
+    async def _attempt(self, command: Plan, flight: Flight | None) -> tuple[Answer, bool]:
         since = asyncio.get_running_loop().time()
         for attempt in range(ATTEMPTS):
             if attempt >= LOCKED_FROM and self._shared is not None:
@@ -368,7 +270,7 @@ class Engine:
                 if stored is not None:
                     return stored, True
                 raise
-            answer = _answer_of(decisions)
+            answer = answer_of(decisions)
             written = any(one.state is not None for one in decisions)
             if not written and flight is None:
                 if await self._on_disk(slots, since):
@@ -381,12 +283,12 @@ class Engine:
             if isinstance(outcome, Committed):
                 return answer, False
             if isinstance(outcome, Duplicate):
-                return _replay_of(outcome.record, command.hash), True
+                return replay_of(outcome.record, command.hash), True
             self._raise_failed(outcome)
         raise StoreUnavailable("a command could not be decided: its session changed all the time")
 
     async def _under_lock(
-        self, shared: Shared, command: Plan, flight: _Flight | None
+        self, shared: Shared, command: Plan, flight: Flight | None
     ) -> tuple[Answer, bool]:
         """Decides and commits in one transaction that has the rows: nobody comes between.
 
@@ -398,9 +300,9 @@ class Engine:
         return await asyncio.shield(task)
 
     async def _locked_attempt(
-        self, shared: Shared, command: Plan, flight: _Flight | None
+        self, shared: Shared, command: Plan, flight: Flight | None
     ) -> tuple[Answer, bool]:
-        entries: list[_Entry] = []
+        entries: list[Entry] = []
         answer: Answer | None = None
         failure: Exception | None = None
 
@@ -415,7 +317,7 @@ class Engine:
                 slot.apart = True
             try:
                 decisions = self._decide(command, slots, entries.append)
-                answer = _answer_of(decisions)
+                answer = answer_of(decisions)
                 if flight is not None or any(one.state is not None for one in decisions):
                     unit = self._unit(command, slots, decisions, answer)
                     entries.append(self._entry(unit, slots, flight, answer))
@@ -431,7 +333,7 @@ class Engine:
             entry.resolve(outcomes[number] if number < len(outcomes) else last)
         self._raise_failed(last)
         if failure is None and isinstance(last, Duplicate):
-            return _replay_of(last.record, command.hash), True
+            return replay_of(last.record, command.hash), True
         if failure is not None or answer is None or not isinstance(last, Committed):
             stored = await self._stored(command.request, command.hash)
             if stored is not None:
@@ -440,7 +342,7 @@ class Engine:
         return answer, False
 
     def _decide(
-        self, command: Plan, slots: list[Slot], send: Callable[[_Entry], None]
+        self, command: Plan, slots: list[Slot], send: Callable[[Entry], None]
     ) -> Sequence[Decision]:
         now = self.clock.now()
         contexts = []
@@ -462,7 +364,7 @@ class Engine:
         )
 
     def _settle_due(
-        self, slot: Slot, now: int, send: Callable[[_Entry], None] | None = None
+        self, slot: Slot, now: int, send: Callable[[Entry], None] | None = None
     ) -> None:
         """Decides and sends what is due, so that every command comes after it."""
         self._hearing.look(now)
@@ -557,11 +459,11 @@ class Engine:
         self,
         write: Write,
         slots: list[Slot],
-        flight: _Flight | None = None,
+        flight: Flight | None = None,
         answer: Answer | None = None,
-    ) -> _Entry:
+    ) -> Entry:
         """Makes a write that is on its way from now on; who calls sends it."""
-        entry = _Entry(write, slots, self._done)
+        entry = Entry(write, slots, self._done)
         if flight is not None:
             entry.flight, entry.answer = flight, answer
             flight.in_air = True
@@ -569,12 +471,12 @@ class Engine:
             slot.last_write = entry
         return entry
 
-    def _enqueue(self, write: Write, slots: list[Slot]) -> _Entry:
+    def _enqueue(self, write: Write, slots: list[Slot]) -> Entry:
         entry = self._entry(write, slots)
         self._committer.enqueue(entry)
         return entry
 
-    def _done(self, entry: _Entry, outcome: Outcome) -> None:
+    def _done(self, entry: Entry, outcome: Outcome) -> None:
         committed = isinstance(outcome, Committed)
         if committed or isinstance(outcome, Unavailable):
             self._hearing.store(self.clock.now(), taken=committed)
@@ -597,11 +499,11 @@ class Engine:
                     "write failed",
                     outcome=type(outcome).__name__,
                     detail=outcome.detail,
-                    **_ids(write),
+                    **ids_of(write),
                 )
             self._answered(entry, write, outcome)
 
-    def _answered(self, entry: _Entry, unit: CommitUnit, outcome: Outcome) -> None:
+    def _answered(self, entry: Entry, unit: CommitUnit, outcome: Outcome) -> None:
         """Remembers the answer of a request_id, and wakes the calls that wait for it."""
         flight, record = entry.flight, unit.request
         if flight is None or record is None:
@@ -624,7 +526,7 @@ class Engine:
         if len(self._answers) > self._answers_max:
             self._answers.popitem(last=False)
 
-    def _land(self, key: RequestKey, flight: _Flight) -> None:
+    def _land(self, key: RequestKey, flight: Flight) -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
         flight.land()
@@ -636,14 +538,14 @@ class Engine:
             flight.waiters.append(future)
             await future
             if flight.answer is not None:
-                return _replay(request, request_hash, flight.hash, flight.answer)
+                return replay(request, request_hash, flight.hash, flight.answer)
         recent = self._answers.get(request)
-        return _replay(request, request_hash, *recent) if recent is not None else None
+        return replay(request, request_hash, *recent) if recent is not None else None
 
     async def _stored(self, request: RequestKey | None, request_hash: bytes) -> Answer | None:
         """Looks a request_id up in the store."""
         record = await self._store.find_request(request) if request is not None else None
-        return _replay_of(record, request_hash) if record is not None else None
+        return replay_of(record, request_hash) if record is not None else None
 
     async def _on_disk(self, slots: list[Slot], since: float) -> bool:
         """Waits for what a decision that writes nothing stands on; False: it failed.
@@ -674,28 +576,3 @@ class Engine:
             raise StoreUnavailable(outcome.detail)
         if isinstance(outcome, Rejected):
             raise StoreCorrupt(f"the store refused a row: {outcome.detail}")
-
-
-def _answer_of(decisions: Sequence[Decision]) -> Answer:
-    return next(one.answer for one in reversed(decisions) if one.answer is not None)
-
-
-def _ids(unit: CommitUnit) -> dict[str, str]:
-    """Returns what a write is about, for a line of the log."""
-    found: dict[str, str] = {}
-    if unit.request is not None:
-        found["request_id"] = unit.request.key.request_id
-    if unit.sessions:
-        first = unit.sessions[0]
-        found |= {"session_id": first.key.session_id, "run_id": first.current_run_id}
-    return {name: value for name, value in found.items() if value}
-
-
-def _replay(request: RequestKey, request_hash: bytes, known_hash: bytes, answer: Answer) -> Answer:
-    if request_hash != known_hash:
-        raise Refused(Reason.REQUEST_ID_REUSED, request_id=request.request_id)
-    return answer
-
-
-def _replay_of(record: RequestRecord, request_hash: bytes) -> Answer:
-    return _replay(record.key, request_hash, record.hash, decode_answer(record.answer))
