@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import signal
 import socket
@@ -21,10 +22,12 @@ from runlane_server.app.keys import RELOAD_SECONDS, KeyRing
 from runlane_server.app.service import App, Committed
 from runlane_server.core.model import Rules
 from runlane_server.executors import EMBEDDED_PREFIX, EmbeddedExecutor
+from runlane_server.quota_settings import default_quota, own_quotas
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.clock import Clock, StoreClock
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Time
+from runlane_server.runtime.quotas import make_quotas
 from runlane_server.runtime.roster import SharedDispatch
 from runlane_server.runtime.stats import Stats
 from runlane_server.settings import Settings, SettingsError, is_database
@@ -107,7 +110,8 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
     bus, codec = Bus(settings.bookmark_seconds), ProtoCodec()
     dispatch = Dispatch() if store.shared is None else SharedDispatch()
     stats = Stats()
-    observer = Committed(bus, dispatch, stats)
+    quotas = make_quotas(default_quota(settings), own_quotas(settings), store.usage, clock.now)
+    observer = Committed(bus, dispatch, stats, quotas)
     engine = Engine(
         store,
         codec,
@@ -122,7 +126,7 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
         stats=stats,
     )
     limits = Limits(settings.streams_max, settings.request_keep_hours * 3600 * MICROSECONDS)
-    services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits)
+    services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits, quotas)
     limits_shown = [*FIXED_LIMITS, *settings.limits()]
     version, interval = metadata.version("runlane"), settings.poll_interval_seconds
     return App(services, observer, version, limits_shown, interval)
@@ -321,7 +325,9 @@ def _refuse_taken(addresses: Sequence[str]) -> None:
             try:
                 probe.bind((host.strip("[]"), int(port)))
             except OSError as error:
-                raise OSError(f"cannot listen on {address}: {error.strerror}") from error
+                taken = error.errno == errno.EADDRINUSE
+                advice = "; a server may run there already, --listen names another" if taken else ""
+                raise OSError(f"cannot listen on {address}: {error.strerror}{advice}") from error
 
 
 def _bound(address: str, port: int) -> str:

@@ -21,6 +21,6 @@ async def inside(store, what):
         async def read(conn):
             return await conn.fetchval(sql)
 
-        return await store.read(read)
+        return await store._read(read)
     sql = _SQLITE.get(what, f"SELECT count(*) FROM {what}")  # noqa: S608
-    return await store.read(lambda conn: conn.execute(sql).fetchone()[0])
+    return await store._read(lambda conn: conn.execute(sql).fetchone()[0])

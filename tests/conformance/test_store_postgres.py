@@ -235,7 +235,7 @@ async def test_read_over_its_time_is_unavailable_and_harms_no_other(postgres):
         await conn.fetch("SELECT pg_sleep(30)")
 
     with pytest.raises(StoreUnavailable):
-        await store.read(slow)
+        await store._read(slow)
     assert await store.timers() == []
     await store.close()
 

@@ -11,7 +11,13 @@ from google.protobuf.message import Message
 
 from runlane._ids import new_request_id
 from runlane._retry import POLICIES, delay, retryable
-from runlane.errors import ClientClosedError, ServiceError, TransportError, from_rpc_error
+from runlane.errors import (
+    ClientClosedError,
+    RunlaneError,
+    ServiceError,
+    TransportError,
+    from_rpc_error,
+)
 from runlane.v1 import (
     admin_service_pb2_grpc,
     executor_service_pb2_grpc,
@@ -79,7 +85,7 @@ class Caller:
         credentials: grpc.ChannelCredentials | None,
         channel: grpc.aio.Channel | None,
     ) -> None:
-        self._target = target
+        self.target = target
         self._timeout = timeout
         self._channel = channel
         self._owned = channel is None
@@ -105,8 +111,8 @@ class Caller:
 
     def _open(self) -> grpc.aio.Channel:
         if self._credentials is None:
-            return grpc.aio.insecure_channel(self._target, options=_OPTIONS)
-        return grpc.aio.secure_channel(self._target, self._credentials, options=_OPTIONS)
+            return grpc.aio.insecure_channel(self.target, options=_OPTIONS)
+        return grpc.aio.secure_channel(self.target, self._credentials, options=_OPTIONS)
 
     async def unary(
         self,
@@ -114,6 +120,7 @@ class Caller:
         request: Message,
         *,
         timeout: float | None = None,
+        on_repeat: Callable[[RunlaneError], None] | None = None,
     ) -> _R:
         """Makes one logical call, in as many attempts as its deadline has room for.
 
@@ -121,6 +128,7 @@ class Caller:
             method: The method of a stub.
             request: Its request; a request id is put in where it has none.
             timeout: Seconds for all of it, without the wait that the request asks for.
+            on_repeat: Told of each failure that is followed by another attempt.
 
         Raises:
             ServiceError: The service refused or failed.
@@ -151,6 +159,8 @@ class Caller:
             pause = delay(attempt, failure)
             if not retryable(failure, policy) or time.monotonic() + pause >= end:
                 raise failure
+            if on_repeat is not None:
+                on_repeat(failure)
             await asyncio.sleep(pause)
             self.raise_if_closed()
 

@@ -16,7 +16,7 @@ class Overviews(UseCase):
 
     async def overview(self, namespace: str) -> OverviewView:
         """Counts what there is."""
-        services = self.services
+        services, quotas = self.services, self.services.quotas
         counts = await services.store.counts(namespace, COUNT_MAX)
         if services.follower is not None:
             await services.follower.meet()
@@ -31,6 +31,7 @@ class Overviews(UseCase):
             services.bus.subscriptions_of(namespace),
             not services.engine.store_away,
             now,
+            await quotas.used(namespace) if quotas is not None else [],
         )
 
     async def list_executors(

@@ -19,6 +19,7 @@ from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.clock import StoreClock
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.follower import Follower
+from runlane_server.runtime.quotas import Quotas
 from runlane_server.runtime.roster import SharedDispatch
 from runlane_server.runtime.stats import Stats
 from runlane_server.runtime.timers import Timers
@@ -28,18 +29,29 @@ from runlane_server.store.base import EventGroup
 class Committed:
     """Tells all who keep an index of committed rows, in order, before a caller is answered."""
 
-    def __init__(self, bus: Bus, dispatch: Dispatch, stats: Stats | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        dispatch: Dispatch,
+        stats: Stats | None = None,
+        quotas: Quotas | None = None,
+    ) -> None:
         self.bus = bus
         self.dispatch = dispatch
         self.stats = stats or Stats()
+        self.quotas = quotas
         self.timers: Timers | None = None
 
-    def committed(self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row]) -> None:
+    def committed(
+        self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row], size: int
+    ) -> None:
         """Takes note of a commit."""
         self.stats.committed(group, rows)
         self.dispatch.committed(key, rows)
         if self.timers is not None:
             self.timers.committed(key, rows)
+        if self.quotas is not None:
+            self.quotas.committed(key, rows, size)
         if group is not None:
             self.bus.publish(key, group)
 
@@ -151,9 +163,16 @@ class App(Sessions, Inputs, Control, Execution, Queries, Streams, Overviews):
             notices=self._timers.notices,
         )
 
-    def server_info(self) -> ServerInfoView:
-        """Returns what the server is."""
-        info = self.services.store.info
+    @property
+    def quotas(self) -> Quotas | None:
+        """The quotas of namespaces; None: there are none."""
+        return self.services.quotas
+
+    def server_info(self, namespace: str = "") -> ServerInfoView:
+        """Returns what the server is, with the limits of a namespace where one is named."""
+        info, limits = self.services.store.info, self._limits
+        if self.quotas is not None and namespace:
+            limits = [*limits, *self.quotas.of(namespace).limits()]
         return ServerInfoView(
-            self._version, info.kind, info.durable, info.store_id, info.epoch, [], self._limits
+            self._version, info.kind, info.durable, info.store_id, info.epoch, [], limits
         )

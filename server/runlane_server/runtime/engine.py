@@ -21,7 +21,13 @@ from runlane_server.core.drafting import NewId
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.machine import decide_due
 from runlane_server.core.model import Rules, SessionKey, SessionState
-from runlane_server.core.rows import LeasePut, MessageAppended, RunInserted, SubmissionInserted
+from runlane_server.core.rows import (
+    LeasePut,
+    MessageAppended,
+    RunInserted,
+    SubmissionInserted,
+    ToolCallMoved,
+)
 from runlane_server.runtime.codec import Codec, StoredEvent, encode_group
 from runlane_server.runtime.committer import Committer
 from runlane_server.runtime.fresh import Fresh
@@ -38,6 +44,7 @@ from runlane_server.runtime.plans import (
     replay,
     replay_of,
 )
+from runlane_server.runtime.quotas import Toll
 from runlane_server.runtime.records import decode_answer, encode_answer, encode_state
 from runlane_server.runtime.slots import Slot, Slots, slot_of
 from runlane_server.runtime.stats import Stats
@@ -164,15 +171,27 @@ class Engine:
         """Decides and commits; returns the answer and whether it is an earlier call's.
 
         Raises:
-            Refused: A rule says no, or the request_id was used with another request.
+            Refused: A rule or a quota says no, or the request_id was used with another request.
             StoreUnavailable: It may be committed or not; the request_id settles which.
         """
+        toll = command.toll
+        answer, replayed = await self._execute(command, toll.refusal if toll is not None else None)
+        if replayed and toll is not None:
+            toll.replayed()
+        return answer, replayed
+
+    async def _execute(self, command: Plan, refusal: Refused | None) -> tuple[Answer, bool]:
+        """Executes; with a refusal it only answers what an earlier call was answered."""
         request = command.request
-        if request is None:
-            return await self._attempt(command, None)
-        known = await self._known(request, command.hash)
+        known = await self._known(request, command.hash) if request is not None else None
+        if known is None and refusal is not None:
+            known = await self._stored(request, command.hash)
+            if known is None:
+                raise refusal
         if known is not None:
             return known, True
+        if request is None:
+            return await self._attempt(command, None)
         flight = self._flights[request] = Flight(command.hash)
         try:
             return await self._attempt(command, flight)
@@ -253,8 +272,11 @@ class Engine:
     # --- deciding ----------------------------------------------------------
 
     async def _attempt(self, command: Plan, flight: Flight | None) -> tuple[Answer, bool]:
+        toll = command.toll
         since = asyncio.get_running_loop().time()
         for attempt in range(ATTEMPTS):
+            if toll is not None:
+                await toll.ready()
             if attempt >= LOCKED_FROM and self._shared is not None:
                 return await self._under_lock(self._shared, command, flight)
             slots = [await self._slots.take(key) for key in command.keys]
@@ -263,6 +285,8 @@ class Engine:
                 continue
             try:
                 decisions = self._decide(command, slots, self._committer.enqueue)
+                if toll is not None:
+                    toll.admit(decisions)
             except Refused:
                 if not await self._on_disk(slots, since):
                     continue
@@ -277,7 +301,7 @@ class Engine:
                     return answer, False
                 continue
             unit = self._unit(command, slots, decisions, answer)
-            entry = self._entry(unit, slots, flight, answer)
+            entry = self._entry(unit, slots, flight, answer, toll)
             self._committer.enqueue(entry)
             outcome = await entry.outcome()
             if isinstance(outcome, Committed):
@@ -303,6 +327,7 @@ class Engine:
         self, shared: Shared, command: Plan, flight: Flight | None
     ) -> tuple[Answer, bool]:
         entries: list[Entry] = []
+        toll = command.toll
         answer: Answer | None = None
         failure: Exception | None = None
 
@@ -312,15 +337,19 @@ class Engine:
             answer, failure = None, None
             if flight is not None:
                 flight.in_air = False
+            if toll is not None:
+                toll.settled(None)
             slots = [slot_of(key, one) for key, one in zip(command.keys, loaded, strict=True)]
             for slot in slots:
                 slot.apart = True
             try:
                 decisions = self._decide(command, slots, entries.append)
+                if toll is not None:
+                    toll.admit(decisions)
                 answer = answer_of(decisions)
                 if flight is not None or any(one.state is not None for one in decisions):
                     unit = self._unit(command, slots, decisions, answer)
-                    entries.append(self._entry(unit, slots, flight, answer))
+                    entries.append(self._entry(unit, slots, flight, answer, toll))
             except Exception as error:  # noqa: BLE001 - raised once what was due is written
                 failure = error
             return [one.write for one in entries if isinstance(one.write, CommitUnit)]
@@ -422,14 +451,20 @@ class Engine:
             first = decision.events[0].sequence
             group = EventGroup(first, first + len(events) - 1, encode_group(events))
         encoded: dict[int, bytes] = {}
+        size = len(group.data) if group is not None else 0
         for index, row in enumerate(decision.rows):
             if isinstance(row, MessageAppended):
-                encoded[index] = codec.message(row, session_id, row.content)
+                encoded[index] = data = codec.message(row, session_id, row.content)
+                size += len(data)
+            elif isinstance(row, ToolCallMoved):
+                size += len(row.result.data) if row.result is not None else 0
             elif (isinstance(row, RunInserted) and row.options is not None) or isinstance(
                 row, SubmissionInserted
             ):
                 assert row.options is not None  # noqa: S101 - tested above
                 encoded[index] = codec.options(row.options)
+                if isinstance(row, SubmissionInserted):
+                    size += len(row.content.data)
         commit = SessionCommit(
             slot.key,
             slot.token,
@@ -441,6 +476,7 @@ class Engine:
             group,
             decision.rows,
             encoded,
+            size,
         )
         slot.state = state
         slot.token = token
@@ -461,9 +497,11 @@ class Engine:
         slots: list[Slot],
         flight: Flight | None = None,
         answer: Answer | None = None,
+        toll: Toll | None = None,
     ) -> Entry:
         """Makes a write that is on its way from now on; who calls sends it."""
         entry = Entry(write, slots, self._done)
+        entry.toll = toll
         if flight is not None:
             entry.flight, entry.answer = flight, answer
             flight.in_air = True
@@ -492,8 +530,8 @@ class Engine:
         write = entry.write
         if isinstance(write, CommitUnit):
             if committed:
-                for commit in write.sessions:
-                    self._observer.committed(commit.key, commit.events, commit.rows)
+                for one in write.sessions:
+                    self._observer.committed(one.key, one.events, one.rows, one.size)
             elif isinstance(outcome, Rejected | Unavailable):
                 log.error(
                     "write failed",
@@ -501,6 +539,8 @@ class Engine:
                     detail=outcome.detail,
                     **ids_of(write),
                 )
+            if entry.toll is not None:
+                entry.toll.settled(write if committed else None)
             self._answered(entry, write, outcome)
 
     def _answered(self, entry: Entry, unit: CommitUnit, outcome: Outcome) -> None:

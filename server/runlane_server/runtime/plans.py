@@ -11,6 +11,7 @@ from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.machine import decide
 from runlane_server.core.model import SessionKey, SessionState
 from runlane_server.core.rows import Row
+from runlane_server.runtime.quotas import Toll
 from runlane_server.runtime.records import decode_answer
 from runlane_server.runtime.slots import Slot
 from runlane_server.store.base import (
@@ -33,8 +34,10 @@ class Time(Protocol):
 class Observer(Protocol):
     """Who is told what has become durable, in order, before its caller is answered."""
 
-    def committed(self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row]) -> None:
-        """Takes note of a commit; must not raise."""
+    def committed(
+        self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row], size: int
+    ) -> None:
+        """Takes note of a commit and of the bytes that it added; must not raise."""
 
     def renewed(self, key: SessionKey, activation_id: str, expire_time: int) -> None:
         """Takes note of a heartbeat; must not raise."""
@@ -49,6 +52,7 @@ class Plan:
         decide: Gives a decision for each session from its state and context.
         request: Names its request_id; None: it has none.
         hash: Of the request.
+        toll: What the call costs its namespace; None: nothing.
     """
 
     keys: tuple[SessionKey, ...]
@@ -56,6 +60,7 @@ class Plan:
     actor: str
     request: RequestKey | None = None
     hash: bytes = b""
+    toll: Toll | None = None
 
 
 def plan(
@@ -64,6 +69,7 @@ def plan(
     actor: str,
     request: RequestKey | None = None,
     request_hash: bytes = b"",
+    toll: Toll | None = None,
 ) -> Plan:
     """Returns the plan of a command on one session."""
     return Plan(
@@ -72,13 +78,14 @@ def plan(
         actor,
         request,
         request_hash,
+        toll,
     )
 
 
 class Entry:
     """A write on its way: what it was decided on, and who waits for it."""
 
-    __slots__ = ("answer", "flight", "on_done", "resolved", "slots", "waiters", "write")
+    __slots__ = ("answer", "flight", "on_done", "resolved", "slots", "toll", "waiters", "write")
 
     def __init__(
         self, write: Write, slots: list[Slot], on_done: Callable[["Entry", Outcome], None]
@@ -88,6 +95,7 @@ class Entry:
         self.on_done = on_done
         self.flight: Flight | None = None
         self.answer: Answer | None = None
+        self.toll: Toll | None = None
         self.resolved: Outcome | None = None
         self.waiters: list[asyncio.Future[Outcome]] = []
 

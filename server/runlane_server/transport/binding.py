@@ -18,8 +18,10 @@ from google.protobuf.message_factory import GetMessageClass
 from runlane_server.app.keys import NO_GRANT, Grant
 from runlane_server.app.views import Caller
 from runlane_server.core.errors import Reason, Refused, invalid
+from runlane_server.runtime.quotas import Quotas, Toll
 from runlane_server.runtime.stats import Stats
 from runlane_server.transport.access import (
+    EXEMPT,
     NOBODY,
     SCOPES,
     Anybody,
@@ -30,7 +32,7 @@ from runlane_server.transport.access import (
     wrong_client,
 )
 from runlane_server.transport.counting import counted
-from runlane_server.transport.errors import status_of
+from runlane_server.transport.errors import is_of_request, status_of
 from runlane_server.transport.hashing import request_hash
 from runlane_server.transport.validation import validate
 
@@ -55,11 +57,14 @@ class Call(NamedTuple):
     method: str
     context: Context
     grant: Grant = NO_GRANT
+    toll: Toll | None = None
 
     def caller(self, request_id: str = "", *parts: Any, actor: str = "") -> Caller:
         """Returns who calls; `parts` are all that was asked but request_id and waits."""
         digest = request_hash(self.method, *parts) if request_id else b""
-        return Caller(self.namespace, actor or self.client, self.method, request_id, digest)
+        return Caller(
+            self.namespace, actor or self.client, self.method, request_id, digest, self.toll
+        )
 
     def wait_seconds(self, micros: int) -> float:
         """Returns how long to wait so that the answer is there before the deadline."""
@@ -85,9 +90,15 @@ class _ClientGone(Exception):  # noqa: N818 - nothing went wrong
 class Door:
     """What all calls go through: it asks who is there, counts them, and closes at a drain."""
 
-    def __init__(self, identity: Identity | None = None, stats: Stats | None = None) -> None:
+    def __init__(
+        self,
+        identity: Identity | None = None,
+        stats: Stats | None = None,
+        quotas: Quotas | None = None,
+    ) -> None:
         self.identity: Identity = identity or Anybody()
         self.stats = stats or Stats()
+        self.quotas = quotas
         self.draining = False
         self._entered = 0
         self._inside = 0
@@ -148,7 +159,9 @@ class _Entry:
         "_needed",
         "_open",
         "_parse",
+        "_quotas",
         "_request",
+        "_writes",
         "enter",
         "leave",
         "name",
@@ -163,7 +176,10 @@ class _Entry:
         self.leave = door.leave
         self.name = method.name
         self._identity = door.identity
-        self._needed = SCOPES[f"{method.containing_service.name}/{method.name}"]
+        path = f"{method.containing_service.name}/{method.name}"
+        self._needed = SCOPES[path]
+        self._quotas = None if path in EXEMPT else door.quotas
+        self._writes = "request_id" in method.input_type.fields_by_name
         self._lasts = (
             method.server_streaming
             or method.client_streaming
@@ -196,6 +212,21 @@ class _Entry:
             grant.calls.add(task)
         return Call(namespace, actor, self.name, context, grant)
 
+    def charge(self, call: Call) -> Call:
+        """Takes what a call costs its namespace, or refuses it.
+
+        One that writes is let in all the same: whether it is a repeated one, which costs
+        nothing, shows further in.
+        """
+        quotas = self._quotas
+        if quotas is None:
+            return call
+        if not self._writes:
+            quotas.read(call.namespace)
+            return call
+        toll = quotas.write(call.namespace)
+        return call if toll is None else call._replace(toll=toll)
+
     def release(self, call: Call | None) -> None:
         """Lets the end of a credential pass by a call that is over."""
         if self._lasts and call is not None:
@@ -214,6 +245,8 @@ class _Entry:
 
     def fail(self, context: Context, error: BaseException, call: Call | None) -> None:
         """Gives the call a status, or raises the error where the call itself was cancelled."""
+        if isinstance(error, Refused):
+            error = self._refusal(error, call)
         if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
             cut = call is not None and task in call.grant.cut
@@ -234,6 +267,18 @@ class _Entry:
         context.set_details(status.message)
         context.set_trailing_metadata(status.trailers)
 
+    def _refusal(self, refused: Refused, call: Call | None) -> Refused:
+        """Returns what a call is told: of several that are true, a quota comes first.
+
+        What the request says of itself comes before it.
+        """
+        toll = call.toll if call is not None else None
+        if toll is not None and toll.refusal is not None and not is_of_request(refused):
+            refused = toll.refusal
+        if "quota" in refused.metadata:
+            self._door.stats.over_quota(refused.metadata["quota"])
+        return refused
+
 
 def _encoded(answer: Answer) -> bytes:
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
@@ -247,7 +292,9 @@ def _unary_unary(
         call: Call | None = None
         try:
             call = entry.admit(context) or await entry.prove(context)
-            return _encoded(await handler(entry.request(raw), call))
+            request = entry.request(raw)
+            call = entry.charge(call)
+            return _encoded(await handler(request, call))
         except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
             entry.fail(context, error, call)
             return b""
@@ -267,7 +314,9 @@ def _unary_stream(
         call: Call | None = None
         try:
             call = entry.admit(context) or await entry.prove(context)
-            frames = handler(entry.request(raw), call)
+            request = entry.request(raw)
+            call = entry.charge(call)
+            frames = handler(request, call)
             async for frame in frames:
                 try:
                     await context.write(_encoded(frame))

@@ -1,15 +1,14 @@
 """What the database adds for servers that share it: what others did, and what is left to do."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from runlane_server.core.model import SessionKey
 from runlane_server.core.words import NoticeKind, TimerKind
-from runlane_server.store.base import CommitUnit as Unit
 from runlane_server.store.base import (
     Due,
     LiveLease,
-    LoadedSession,
     Moves,
     Outcome,
     PollingExecutor,
@@ -18,6 +17,7 @@ from runlane_server.store.base import (
     StoredNotice,
     StoredTimer,
 )
+from runlane_server.store.postgres.commits import Decide
 from runlane_server.store.postgres.connect import Conn
 from runlane_server.store.postgres.listen import Listener
 
@@ -181,28 +181,23 @@ async def drained_among(conn: Conn, names: Sequence[tuple[str, str]]) -> list[tu
     return [(row[0], row[1]) for row in rows]
 
 
-class Base(Protocol):
-    """What is used of the store itself."""
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What is used of the store itself.
 
-    def read(self, function: Callable[..., Awaitable[Any]], *args: object) -> Awaitable[Any]:
-        """Runs a read of one statement."""
+    Attributes:
+        read: Runs a read of one statement.
+        snapshot: Runs a read of several statements on one snapshot.
+        write: Runs something that writes in one transaction, in turn.
+        commit_locked: Shared.commit_locked.
+        writer: Returns the process that serves the connection that writes; 0: there is none.
+    """
 
-    def snapshot(self, function: Callable[..., Awaitable[Any]], *args: object) -> Awaitable[Any]:
-        """Runs a read of several statements on one snapshot."""
-
-    async def write(self, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
-        """Runs something that writes in one transaction, in turn."""
-
-    async def commit_locked(
-        self,
-        keys: Sequence[SessionKey],
-        decide: Callable[[list[LoadedSession | None]], Sequence[Unit]],
-    ) -> list[Outcome]:
-        """Shared.commit_locked."""
-
-    @property
-    def writer(self) -> int:
-        """The process that serves the connection that writes; 0: there is none."""
+    read: Callable[..., Awaitable[Any]]
+    snapshot: Callable[..., Awaitable[Any]]
+    write: Callable[..., Awaitable[Any]]
+    commit_locked: Callable[[Sequence[SessionKey], Decide], Awaitable[list[Outcome]]]
+    writer: Callable[[], int]
 
 
 class PostgresShared:
@@ -213,10 +208,13 @@ class PostgresShared:
         self._listener = listener
         self._losses = 0
         self._own = 0
-        self.commit_locked = base.commit_locked
         self.tell = listener.tell
         self.hear = listener.hear
         self.wait_told = listener.wait
+
+    async def commit_locked(self, keys: Sequence[SessionKey], decide: Decide) -> list[Outcome]:
+        """Locks sessions and writes what is decided on them, in one transaction."""
+        return await self._base.commit_locked(keys, decide)
 
     async def tokens(self, keys: Sequence[SessionKey]) -> dict[SessionKey, bytes]:
         """Reads the tokens of the sessions that are there."""
@@ -225,7 +223,7 @@ class PostgresShared:
 
     async def moved(self, cursor: str) -> Moves:
         """Reads what others have committed since a cursor; "": from now on."""
-        losses, writer = self._listener.losses, self._base.writer
+        losses, writer = self._listener.losses, self._base.writer()
         # A connection's number may have been another server's before: what that wrote was
         # seen by the first read that knew the new one.
         own = writer if writer == self._own else 0

@@ -32,6 +32,7 @@ from runlane_server.store.base import (
     SubmissionRow,
     SummaryRow,
     ToolCallRow,
+    Usage,
     Write,
 )
 from runlane_server.store.errors import StoreError, StoreRefused, StoreUnavailable
@@ -47,7 +48,7 @@ from runlane_server.store.postgres.connect import (
     translated,
 )
 from runlane_server.store.postgres.listen import Listener
-from runlane_server.store.postgres.shared import PostgresShared
+from runlane_server.store.postgres.shared import Base, PostgresShared
 
 Result = TypeVar("Result")
 
@@ -99,7 +100,16 @@ class PostgresStore:
         self._turn = asyncio.Lock()
         self._writes: set[asyncio.Task[Any]] = set()
         self._expiry_place = upkeep.FIRST_PLACE
-        self.shared = PostgresShared(self, self._listener)
+        self.shared = PostgresShared(
+            Base(
+                self._read,
+                self._snapshot,
+                self._write,
+                self.commit_locked,
+                lambda: self._writing.pid,
+            ),
+            self._listener,
+        )
 
     # --- opening and closing -----------------------------------------------
 
@@ -164,11 +174,6 @@ class PostgresStore:
         return outcomes
 
     @property
-    def writer(self) -> int:
-        """The process that serves the connection that writes; 0: there is none."""
-        return self._writing.pid
-
-    @property
     def committer(self) -> Committer:
         """What writes; tests set its `faults`."""
         if self._committer is None:
@@ -190,7 +195,7 @@ class PostgresStore:
         task.add_done_callback(self._writes.discard)
         return asyncio.shield(task)
 
-    async def write(self, function: Callable[..., Awaitable[Result]], *args: object) -> Result:
+    async def _write(self, function: Callable[..., Awaitable[Result]], *args: object) -> Result:
         """Runs something that writes in one transaction, in turn."""
         committer = self.committer
         try:
@@ -203,7 +208,7 @@ class PostgresStore:
 
     async def sweep(self, key: SessionKey, max_rows: int) -> bool:
         """Removes up to `max_rows` rows of a deleted session; True once none is left."""
-        return await self.write(upkeep.sweep, key, max_rows)
+        return await self._write(upkeep.sweep, key, max_rows)
 
     async def expire_requests(self, before: int, max_rows: int) -> int:
         """Removes request records that nothing keeps, made before a time.
@@ -213,11 +218,11 @@ class PostgresStore:
         """
         removed = 0
         for _ in range(_STRETCHES):
-            found, place = await self.read(
+            found, place = await self._read(
                 upkeep.find_expired, self._expiry_place, before, max_rows - removed
             )
             if found:
-                removed += await self.write(upkeep.remove_requests, found)
+                removed += await self._write(upkeep.remove_requests, found)
             self._expiry_place = place or upkeep.FIRST_PLACE
             if place is None or removed >= max_rows:
                 break
@@ -225,15 +230,15 @@ class PostgresStore:
 
     async def check(self) -> list[str]:
         """Verifies the whole store; returns what is wrong, one line each."""
-        return await self.snapshot(upkeep.check)
+        return await self._snapshot(upkeep.check)
 
     # --- how reads run -----------------------------------------------------
 
-    def read(self, function: Callable[..., Awaitable[Result]], *args: object) -> Awaitable[Result]:
+    def _read(self, function: Callable[..., Awaitable[Result]], *args: object) -> Awaitable[Result]:
         """Runs a read of one statement."""
         return self._submit(function, args, several=False)
 
-    def snapshot(
+    def _snapshot(
         self, function: Callable[..., Awaitable[Result]], *args: object
     ) -> Awaitable[Result]:
         """Runs a read of several statements on one snapshot."""
@@ -250,23 +255,23 @@ class PostgresStore:
 
     async def load(self, key: SessionKey) -> LoadedSession | None:
         """Reads what a decision starts from."""
-        return await self.read(reads.load, key)
+        return await self._read(reads.load, key)
 
     async def find_request(self, key: RequestKey) -> RequestRecord | None:
         """Reads the answer of a request_id."""
-        return await self.read(reads.find_request, key)
+        return await self._read(reads.find_request, key)
 
     async def find_session_of_run(self, namespace: str, run_id: str) -> str | None:
         """Returns the session of a run that exists; also of a terminal one."""
-        return await self.read(reads.find_session_of_run, namespace, run_id)
+        return await self._read(reads.find_session_of_run, namespace, run_id)
 
     async def find_session_of_submission(self, namespace: str, submission_id: str) -> str | None:
         """Returns the session of a submission."""
-        return await self.read(reads.find_session_of_submission, namespace, submission_id)
+        return await self._read(reads.find_session_of_submission, namespace, submission_id)
 
     async def session(self, key: SessionKey) -> SessionRow | None:
         """Reads a session."""
-        return await self.read(reads.session, key)
+        return await self._read(reads.session, key)
 
     async def list_sessions(
         self,
@@ -277,11 +282,11 @@ class PostgresStore:
         limit: int,
     ) -> list[SessionRow]:
         """Lists sessions after (time, session_id) in an order of SessionOrder."""
-        return await self.read(lists.list_sessions, namespace, where, order, after, limit)
+        return await self._read(lists.list_sessions, namespace, where, order, after, limit)
 
     async def run(self, namespace: str, run_id: str) -> RunRow | None:
         """Reads a run."""
-        return await self.read(reads.run, namespace, run_id)
+        return await self._read(reads.run, namespace, run_id)
 
     async def list_runs(
         self,
@@ -291,31 +296,31 @@ class PostgresStore:
         limit: int,
     ) -> list[RunRow] | None:
         """Lists runs ascending by (create_time, run_id); `phases` empty: all."""
-        return await self.snapshot(lists.list_runs, key, phases, after, limit)
+        return await self._snapshot(lists.list_runs, key, phases, after, limit)
 
     async def list_stalled_runs(
         self, namespace: str, after: tuple[int, str] | None, limit: int
     ) -> list[RunRow]:
         """Lists stalled runs of all sessions, ascending by (create_time, run_id)."""
-        return await self.read(lists.list_stalled_runs, namespace, after, limit)
+        return await self._read(lists.list_stalled_runs, namespace, after, limit)
 
     async def list_child_runs(
         self, namespace: str, run_id: str, after: tuple[int, str] | None, limit: int
     ) -> list[RunRow]:
         """Lists the child runs of a run, ascending by (create_time, run_id)."""
-        return await self.read(lists.list_child_runs, namespace, run_id, after, limit)
+        return await self._read(lists.list_child_runs, namespace, run_id, after, limit)
 
     async def child_sessions(self, key: SessionKey, limit: int) -> list[str]:
         """Reads ids of the sessions of child runs of a session's runs; not deleted ones."""
-        return await self.read(reads.child_sessions, key, limit)
+        return await self._read(reads.child_sessions, key, limit)
 
     async def summary(self, key: SessionKey, through: int) -> SummaryRow | None:
         """Reads the summary of a session that covers the messages up to a number."""
-        return await self.read(reads.summary, key, through)
+        return await self._read(reads.summary, key, through)
 
     async def notices(self) -> list[StoredNotice]:
         """Reads all notices."""
-        return await self.read(reads.notices)
+        return await self._read(reads.notices)
 
     async def list_tool_calls(
         self,
@@ -326,11 +331,11 @@ class PostgresStore:
         max_bytes: int = READ_BYTES,
     ) -> list[ToolCallRow]:
         """Lists the calls of a run, ascending by (step, ordinal)."""
-        return await self.read(calls.list_tool_calls, namespace, run_id, after, limit, max_bytes)
+        return await self._read(calls.list_tool_calls, namespace, run_id, after, limit, max_bytes)
 
     async def interaction(self, namespace: str, interaction_id: str) -> InteractionRow | None:
         """Reads an interaction."""
-        return await self.read(calls.interaction, namespace, interaction_id)
+        return await self._read(calls.interaction, namespace, interaction_id)
 
     async def list_interactions(
         self,
@@ -342,7 +347,7 @@ class PostgresStore:
         max_bytes: int = READ_BYTES,
     ) -> list[InteractionRow]:
         """Lists interactions, ascending by (create_time, interaction_id); "": of all sessions."""
-        return await self.read(
+        return await self._read(
             calls.list_interactions, namespace, session_id, state, after, limit, max_bytes
         )
 
@@ -350,15 +355,15 @@ class PostgresStore:
         self, namespace: str, run_id: str, step: int, max_bytes: int = READ_BYTES
     ) -> list[InteractionRow]:
         """Reads the newest answered interactions that a run opened after a committed step."""
-        return await self.read(calls.answered_interactions, namespace, run_id, step, max_bytes)
+        return await self._read(calls.answered_interactions, namespace, run_id, step, max_bytes)
 
     async def submission(self, namespace: str, submission_id: str) -> SubmissionRow | None:
         """Reads a submission."""
-        return await self.snapshot(reads.submission, namespace, submission_id)
+        return await self._snapshot(reads.submission, namespace, submission_id)
 
     async def submission_of_reserved_run(self, namespace: str, run_id: str) -> SubmissionRow | None:
         """Reads the queued submission that the run id is, or was, reserved for."""
-        return await self.read(reads.submission_of_reserved_run, namespace, run_id)
+        return await self._read(reads.submission_of_reserved_run, namespace, run_id)
 
     async def list_submissions(
         self,
@@ -369,17 +374,19 @@ class PostgresStore:
         content_limit: int,
     ) -> list[SubmissionRow] | None:
         """Lists submissions ascending by (create_time, submission_id)."""
-        return await self.snapshot(lists.list_submissions, key, states, after, limit, content_limit)
+        return await self._snapshot(
+            lists.list_submissions, key, states, after, limit, content_limit
+        )
 
     async def last_sequence(self, key: SessionKey) -> int | None:
         """Reads the sequence of the newest event; also of a deleted session."""
-        return await self.read(reads.last_sequence, key)
+        return await self._read(reads.last_sequence, key)
 
     async def events(
         self, key: SessionKey, after: int, through: int, max_events: int, max_bytes: int
     ) -> list[EventGroup]:
         """Reads groups that hold events after `after` up to `through`, ascending."""
-        return await self.read(reads.events, key, after, through, max_events, max_bytes)
+        return await self._read(reads.events, key, after, through, max_events, max_bytes)
 
     async def messages(
         self,
@@ -392,46 +399,50 @@ class PostgresStore:
         descending: bool = False,
     ) -> list[MessageRow]:
         """Reads messages numbered `first` to `last`, ascending or descending."""
-        return await self.read(reads.messages, key, first, last, max_items, max_bytes, descending)
+        return await self._read(reads.messages, key, first, last, max_items, max_bytes, descending)
 
     async def messages_by_number(self, key: SessionKey, numbers: Sequence[int]) -> list[MessageRow]:
         """Reads these messages, at most 256, ascending."""
-        return await self.read(reads.messages_by_number, key, numbers)
+        return await self._read(reads.messages_by_number, key, numbers)
 
     async def live(
         self, key: SessionKey, message_limit: int, max_bytes: int, content_limit: int
     ) -> LiveRows | None:
         """Reads all that the live state shows in one snapshot."""
-        return await self.snapshot(reads.live, key, message_limit, max_bytes, content_limit)
+        return await self._snapshot(reads.live, key, message_limit, max_bytes, content_limit)
 
     async def ancestors(self, key: SessionKey, limit: int) -> list[tuple[str, str]]:
         """Reads (session_id, run_id) of the direct source, its source, and so on."""
-        return await self.read(reads.ancestors, key, limit)
+        return await self._read(reads.ancestors, key, limit)
 
     async def counts(self, namespace: str, limit: int) -> Counts:
         """Counts, looking at `limit` rows of a kind at most."""
-        return await self.snapshot(lists.counts, namespace, limit)
+        return await self._snapshot(lists.counts, namespace, limit)
 
     async def api_keys(self) -> list[ApiKey]:
         """Reads all API keys, also revoked ones, ascending by (create_time, key_id)."""
-        return await self.read(keys.api_keys)
+        return await self._read(keys.api_keys)
 
     async def save_api_key(self, key: ApiKey) -> None:
         """Adds an API key, durable on return; of one that is there, sets revoke_time once."""
-        await self.write(keys.save_api_key, key)
+        await self._write(keys.save_api_key, key)
+
+    async def usage(self, namespace: str) -> Usage:
+        """Sums up what the sessions of a namespace take."""
+        return await self._read(lists.usage, namespace)
 
     async def queued_activations(self) -> list[QueuedActivation]:
         """Reads all activations that wait, ascending by queue_time."""
-        return await self.read(reads.queued_activations)
+        return await self._read(reads.queued_activations)
 
     async def leases(self) -> list[LiveLease]:
         """Reads all leases."""
-        return await self.read(reads.leases)
+        return await self._read(reads.leases)
 
     async def timers(self) -> list[StoredTimer]:
         """Reads all durable timers."""
-        return await self.read(reads.timers)
+        return await self._read(reads.timers)
 
     async def drained_executors(self) -> list[tuple[str, str]]:
         """Reads (namespace, executor_id) of all drained executors."""
-        return await self.read(reads.drained_executors)
+        return await self._read(reads.drained_executors)
