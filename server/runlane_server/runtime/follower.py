@@ -27,6 +27,9 @@ PATIENCE = SECOND // 5
 STUCK = SECOND
 """Microseconds after which a notice that was put is not on its way any more."""
 
+PAUSE_SECONDS = 0.01
+"""How long it rests between two looks."""
+
 MEET_SECONDS = 5.0
 """How often servers tell each other which executors they see."""
 
@@ -113,6 +116,8 @@ class Follower:
             self._away = False
             looked = loop.time() if whole else looked
             met = loop.time() if roster else met
+            # What is told meanwhile shares the next look.
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def look(self, *, whole: bool = True) -> None:
         """Takes in what others did; with `whole` also what is due and they have not done."""

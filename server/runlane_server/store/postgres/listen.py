@@ -37,6 +37,7 @@ class Listener:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._alone = False
+        self._pid = 0
         self._news: set[str] = set()
         self._heard: set[str] = set()
         self._wake = asyncio.Event()
@@ -101,14 +102,16 @@ class Listener:
         heard, self._heard = self._heard, set()
         return heard
 
-    def _on_word(self, conn: Any, pid: int, _channel: str, words: str) -> None:
-        if pid != conn.get_server_pid():
+    def _on_word(self, _conn: Any, pid: int, _channel: str, words: str) -> None:
+        if pid != self._pid:
             for word in words.split():
                 self.hear(word)
 
     async def _enter(self) -> None:
         conn = self.conn
         conn.add_termination_listener(lambda _: self._wake.set())
+        # Asked for: a pooler tells the driver another number.
+        self._pid = await conn.fetchval("SELECT pg_backend_pid()")
         await conn.execute(f"SELECT pg_advisory_lock_shared({SERVING})")
         if self._alone:
             self._alone = False
