@@ -435,6 +435,7 @@ class Engine:
         assert state is not None, "only written decisions are committed"  # noqa: S101 - invariant
         codec, session_id = self._codec, state.session_id
         self._tokens += 1
+        slot.first_token = slot.first_token or self._tokens
         token = (self._boot_apart if slot.apart else self._boot) + self._tokens.to_bytes(8)
         events = [
             StoredEvent(
@@ -606,10 +607,15 @@ class Engine:
     async def _look(self, fresh: Fresh, slot: Slot, token: bytes | None, since: float) -> None:
         """Drops a slot where the store has not what it had, or what was written on that here."""
         stored = await fresh.token(slot.key)
-        if stored == token or (stored is not None and stored.startswith(self._boot)):
+        if stored == token or (stored is not None and self._made_for(slot, stored)):
             slot.as_of = max(slot.as_of, since)
         else:
             self._slots.drop(slot)
+
+    def _made_for(self, slot: Slot, token: bytes) -> bool:
+        """Whether a token was made for this slot, and not for one that fell before it."""
+        number = int.from_bytes(token[len(self._boot) :])
+        return token.startswith(self._boot) and 0 < slot.first_token <= number
 
     def _raise_failed(self, outcome: Outcome) -> None:
         if isinstance(outcome, Unavailable):

@@ -100,7 +100,7 @@ class Follower:
         while True:
             heard = await self._shared.wait_told(self._interval)
             whole = loop.time() >= looked + self._interval
-            roster = bool(heard & {"met", "executors"}) or loop.time() >= met + MEET_SECONDS
+            roster = "executors" in heard or loop.time() >= met + MEET_SECONDS
             try:
                 await self.look(whole=whole)
                 if roster:

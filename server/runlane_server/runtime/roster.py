@@ -25,8 +25,7 @@ class SharedDispatch(Dispatch):
     """The index of one of several servers.
 
     Attributes:
-        ask: Called with `hungry` where an executor begins to wait with nothing here for it,
-            and with `met` where a new one polls.
+        ask: Called with `hungry` where an executor begins to wait with nothing here for it.
     """
 
     def __init__(self) -> None:
@@ -87,15 +86,6 @@ class SharedDispatch(Dispatch):
         super()._put(waiting)
 
     # --- who works ---------------------------------------------------------
-
-    def seen(
-        self, namespace: str, executor_id: str, agents: Sequence[str], now: int
-    ) -> ExecutorSeen:
-        """Notes a poll; other servers are told of a new one at once."""
-        executor = super().seen(namespace, executor_id, agents, now)
-        if not executor.met:
-            self.ask("met")
-        return executor
 
     def here(self, since: int, now: int) -> list[PollingExecutor]:
         """Returns the executors that poll here, or did since a time."""

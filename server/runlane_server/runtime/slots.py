@@ -33,6 +33,7 @@ class Slot:
         "__weakref__",
         "apart",
         "as_of",
+        "first_token",
         "key",
         "last_write",
         "lease_confirmed",
@@ -58,6 +59,8 @@ class Slot:
         self.last_write: Unresolved | None = None
         # When it was surely what the store has, on the loop's clock.
         self.as_of = 0.0
+        # The number of the first token that was made for it here; 0: none was.
+        self.first_token = 0
         # It is one transaction's own, and in no set.
         self.apart = False
 

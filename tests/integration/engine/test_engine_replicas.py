@@ -198,6 +198,28 @@ async def test_a_refusal_stands_on_what_is_on_disk_and_not_on_what_is_remembered
     assert caught.value.reason is Reason.SESSION_BUSY
 
 
+async def test_a_refusal_does_not_stand_on_what_was_read_beside_a_write_on_its_way(a):
+    """Its own write, too: it was on its way while the session was let go of and read again."""
+    await a.do("ses_1", create, first)
+    commits, entered, go = a.engine._committer._commit, asyncio.Event(), asyncio.Event()
+
+    async def slow(batch):
+        entered.set()
+        await go.wait()
+        return await commits(batch)
+
+    a.engine._committer._commit = slow
+    stop = asyncio.ensure_future(a.do("ses_1", interrupt()))
+    await entered.wait()
+    a.engine.doubt(KEY)
+    assert (await a.engine.peek(KEY)).state.run is not None
+    a.engine._committer._commit = commits
+    go.set()
+    await stop
+    await a.do("ses_1", put("second", Mode.START))
+    assert await a.runs("ses_1") == ["first CANCELLED", "second LIVE"]
+
+
 async def test_a_session_that_was_made_elsewhere_is_found(a, b):
     with pytest.raises(Refused):
         await b.do("ses_1", put("x", Mode.START))
