@@ -43,6 +43,7 @@ from runlane_server.transport.server import GrpcServer, GrpcSettings
 from runlane_server.transport.tls import TlsFiles
 
 if TYPE_CHECKING:
+    from runlane_server.observability.traces import Traces
     from runlane_server.transport.tokens import JwtTokens
 
 log = structlog.get_logger(__name__)
@@ -66,8 +67,8 @@ def make_store(settings: Settings) -> Store:
     return SqliteStore(settings.store_path, reader_threads=settings.reader_threads)
 
 
-def make_app(settings: Settings, store: Store, clock: Time) -> App:
-    """Makes the use cases over an open store."""
+def make_app(settings: Settings, store: Store, clock: Time, traces: "Traces | None" = None) -> App:
+    """Makes the use cases over an open store; `traces` records the ends of runs."""
     rules = Rules(
         default_agent=settings.default_agent,
         agents=frozenset(settings.agents),
@@ -85,7 +86,7 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
     )
     bus, dispatch, codec = Bus(settings.bookmark_seconds), Dispatch(), ProtoCodec()
     stats = Stats()
-    observer = Committed(bus, dispatch, stats)
+    observer = Committed(bus, dispatch, stats, traces.committed if traces is not None else None)
     engine = Engine(
         store,
         codec,
@@ -122,20 +123,23 @@ async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
         loop.add_signal_handler(number, stop.set)
     clock = Clock()
     store = make_store(settings)
+    traces = _traces() if settings.otel else None
     await store.open(clock.now(), EMBEDDED_PREFIX)
     try:
-        app = make_app(settings, store, clock)
+        app = make_app(settings, store, clock, traces)
         keys = KeyRing(store, clock, new_id)
         await app.start()
         await keys.start()
         _collect_rarely()
         try:
-            await _serve(app, keys, clock, settings, ready, stop)
+            await _serve(app, keys, clock, settings, ready, stop, traces)
         finally:
             await keys.close()
             await app.close()
     finally:
         await store.close()
+        if traces is not None:
+            await asyncio.to_thread(traces.close)
 
 
 @contextlib.asynccontextmanager
@@ -163,6 +167,21 @@ async def private_server(settings: Settings) -> AsyncIterator[str]:
                 await server.drain(1)
     finally:
         await store.close()
+
+
+def _traces() -> "Traces":
+    try:
+        # Only who wants it needs its libraries.
+        from runlane_server.observability.traces import (  # noqa: PLC0415
+            NoExporterError,
+            start_traces,
+        )
+    except ImportError as error:
+        raise SettingsError(f"otel needs runlane[otel]: {error}") from error
+    try:
+        return start_traces(metadata.version("runlane"))
+    except NoExporterError as error:
+        raise SettingsError(f"otel: {error}") from error
 
 
 def _collect_rarely() -> None:
@@ -216,6 +235,7 @@ async def _serve(
     settings: Settings,
     ready: Callable[[list[str]], None],
     stop: asyncio.Event,
+    traces: "Traces | None",
 ) -> None:
     server = GrpcServer(
         app,
@@ -227,6 +247,7 @@ async def _serve(
         ),
         await _identity(settings, keys, clock),
         app.stats,
+        traces,
     )
     async with contextlib.AsyncExitStack() as stack:
         # The embedded executor is a client like any other, at a door that nobody else can
@@ -256,7 +277,7 @@ async def _serve_metrics(app: App, address: str, stack: contextlib.AsyncExitStac
     if not address:
         return
     # The library is an import of its own weight, and not everybody wants it.
-    from runlane_server.observability import MetricsServer  # noqa: PLC0415
+    from runlane_server.observability.metrics import MetricsServer  # noqa: PLC0415
 
     metrics = MetricsServer(app)
     host, _, port = address.rpartition(":")

@@ -326,6 +326,8 @@ class Settings(BaseSettings):
 
     metrics_listen: Annotated[str, AfterValidator(_metrics_address)] = ""
     """Where to serve metrics for Prometheus: HOST:PORT. Empty: nowhere."""
+    otel: bool = False
+    """Export traces by OpenTelemetry; the standard OTEL_ variables say where to, and which."""
     channelz: bool = False
     """Serve gRPC's channelz."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

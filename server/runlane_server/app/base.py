@@ -70,8 +70,9 @@ class UseCase:
     ) -> Result[Any]:
         """Runs a command on one session; the scope of its request_id is the session."""
         scope = key.session_id if scope is None else scope
+        request = request_of(caller, scope)
         return await self._execute(
-            plan(key, command, caller.actor, request_of(caller, scope), caller.request_hash)
+            plan(key, command, caller.actor, request, caller.request_hash, caller.trace)
         )
 
     async def _run_row(self, namespace: str, run_id: str, session_id: str = "") -> RunRow:

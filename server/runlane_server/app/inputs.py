@@ -115,7 +115,9 @@ class Inputs(UseCase):
             return decide_fork(states[0], states[1], command, contexts[0], contexts[1])
 
         keys = (source, target) if source != target else (source,)
-        result = await self._execute(Plan(keys, choose, caller.actor, request, caller.request_hash))
+        result = await self._execute(
+            Plan(keys, choose, caller.actor, request, caller.request_hash, caller.trace)
+        )
         answer: ForkAnswer = result.answer
         row = await services.store.session(target) if result.replayed else None
         if row is not None:

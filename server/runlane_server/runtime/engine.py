@@ -81,6 +81,7 @@ class Plan:
         decide: Gives a decision for each session from its state and context.
         request: Names its request_id; None: it has none.
         hash: Of the request.
+        trace: The W3C traceparent of the call; empty: none.
     """
 
     keys: tuple[SessionKey, ...]
@@ -88,6 +89,7 @@ class Plan:
     actor: str
     request: RequestKey | None = None
     hash: bytes = b""
+    trace: str = ""
 
 
 def plan(
@@ -96,6 +98,7 @@ def plan(
     actor: str,
     request: RequestKey | None = None,
     request_hash: bytes = b"",
+    trace: str = "",
 ) -> Plan:
     """Returns the plan of a command on one session."""
     return Plan(
@@ -104,6 +107,7 @@ def plan(
         actor,
         request,
         request_hash,
+        trace,
     )
 
 
@@ -371,6 +375,7 @@ class Engine:
             self.rules,
             request_id,
             slot.lease_confirmed,
+            command.trace if command else "",
         )
 
     def _settle_due(self, slot: Slot, now: int) -> None:

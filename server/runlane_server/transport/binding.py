@@ -32,6 +32,7 @@ from runlane_server.transport.access import (
 from runlane_server.transport.counting import counted
 from runlane_server.transport.errors import status_of
 from runlane_server.transport.hashing import request_hash
+from runlane_server.transport.tracing import Handle, Tracing, tell_refusal, trace_of, traced
 from runlane_server.transport.validation import validate
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -55,11 +56,14 @@ class Call(NamedTuple):
     method: str
     context: Context
     grant: Grant = NO_GRANT
+    trace: str = ""
 
     def caller(self, request_id: str = "", *parts: Any, actor: str = "") -> Caller:
         """Returns who calls; `parts` are all that was asked but request_id and waits."""
         digest = request_hash(self.method, *parts) if request_id else b""
-        return Caller(self.namespace, actor or self.client, self.method, request_id, digest)
+        return Caller(
+            self.namespace, actor or self.client, self.method, request_id, digest, self.trace
+        )
 
     def wait_seconds(self, micros: int) -> float:
         """Returns how long to wait so that the answer is there before the deadline."""
@@ -85,9 +89,15 @@ class _ClientGone(Exception):  # noqa: N818 - nothing went wrong
 class Door:
     """What all calls go through: it asks who is there, counts them, and closes at a drain."""
 
-    def __init__(self, identity: Identity | None = None, stats: Stats | None = None) -> None:
+    def __init__(
+        self,
+        identity: Identity | None = None,
+        stats: Stats | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
         self.identity: Identity = identity or Anybody()
         self.stats = stats or Stats()
+        self.tracing = tracing
         self.draining = False
         self._entered = 0
         self._inside = 0
@@ -123,18 +133,16 @@ def service_handler(
     for method in service.methods:
         handler = getattr(servicer, _WORD.sub("_", method.name).lower())
         entry = _Entry(method, door)
+        handle: Handle
+        unary = not method.client_streaming and not method.server_streaming
         if method.client_streaming:
-            handlers[method.name] = grpc.stream_unary_rpc_method_handler(
-                counted(door.stats, method, _stream_unary(entry, handler))
-            )
+            bind, handle = grpc.stream_unary_rpc_method_handler, _stream_unary(entry, handler)
         elif method.server_streaming:
-            handlers[method.name] = grpc.unary_stream_rpc_method_handler(
-                counted(door.stats, method, _unary_stream(entry, handler))
-            )
+            bind, handle = grpc.unary_stream_rpc_method_handler, _unary_stream(entry, handler)
         else:
-            handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                counted(door.stats, method, _unary_unary(entry, handler), unary=True)
-            )
+            bind, handle = grpc.unary_unary_rpc_method_handler, _unary_unary(entry, handler)
+        handle = traced(door.tracing, method, handle, unary=unary)
+        handlers[method.name] = bind(counted(door.stats, method, handle, unary=unary))
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
@@ -180,7 +188,7 @@ class _Entry:
 
     def admit(self, context: Context) -> Call | None:
         """Returns who calls, or refuses them; None: what they show is to be proved first."""
-        bearer, asked, client = said(context)
+        bearer, asked, client, trace = said(context)
         found = self._identity.grant(context, bearer, client or "client", self._needed)
         if found is None:
             return None
@@ -194,7 +202,7 @@ class _Entry:
             task = asyncio.current_task()
             assert task is not None, "gRPC runs each call in a task"  # noqa: S101 - invariant
             grant.calls.add(task)
-        return Call(namespace, actor, self.name, context, grant)
+        return Call(namespace, actor, self.name, context, grant, trace_of(trace))
 
     def release(self, call: Call | None) -> None:
         """Lets the end of a credential pass by a call that is over."""
@@ -230,6 +238,7 @@ class _Entry:
         elif not isinstance(error, Exception):
             raise error
         status = status_of(error, self.name)
+        tell_refusal(status.reason)
         context.set_code(status.code)
         context.set_details(status.message)
         context.set_trailing_metadata(status.trailers)

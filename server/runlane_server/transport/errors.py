@@ -117,6 +117,7 @@ class Status(NamedTuple):
     code: grpc.StatusCode
     message: str
     trailers: tuple[tuple[str, str | bytes], ...]
+    reason: str
 
 
 def status_of(error: BaseException, method: str) -> Status:
@@ -200,7 +201,7 @@ def _encode(refused: Refused) -> Status:
     trailers: tuple[tuple[str, str | bytes], ...] = (("grpc-status-details-bin", packed),)
     if row.detail is Detail.RETRY:
         trailers += (("grpc-retry-pushback-ms", str(row.retry_ms)),)
-    return Status(row.code, message, trailers)
+    return Status(row.code, message, trailers, refused.reason.value)
 
 
 def _extra(row: ErrorRow, refused: Refused, message: str) -> Any:

@@ -29,6 +29,7 @@ from runlane_server.transport.reflection import REFLECTION_SERVICES, add_reflect
 from runlane_server.transport.server_info import ServerServicer
 from runlane_server.transport.session import SessionServicer
 from runlane_server.transport.tls import TlsFiles, TlsReloader
+from runlane_server.transport.tracing import Tracing
 
 PENDING_CALLS_MAX = 20_000
 
@@ -99,6 +100,7 @@ class GrpcServer:
         settings: GrpcSettings | None = None,
         identity: Identity | None = None,
         stats: Stats | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Makes a server.
 
@@ -108,10 +110,11 @@ class GrpcServer:
             settings: Of the transport.
             identity: Tells who calls; None: nobody is asked.
             stats: Counts calls.
+            tracing: Records a span of each; None: nobody does.
         """
         settings = settings or GrpcSettings()
         self._app = app
-        self._door = Door(identity, stats)
+        self._door = Door(identity, stats, tracing)
         self._health = health.aio.HealthServicer()
         self._watching: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(options=_options(settings))
