@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from runlane._ids import new_request_id
 from runlane._retry import POLICIES, delay, retryable
+from runlane._trace import TRACEPARENT, traceparent
 from runlane.errors import ClientClosedError, ServiceError, TransportError, from_rpc_error
 from runlane.v1 import (
     admin_service_pb2_grpc,
@@ -85,8 +86,14 @@ class Caller:
         self._owned = channel is None
         self._stubs: Stubs | None = None
         self.closed = False
-        self.metadata = metadata
+        self._metadata = metadata
         self._credentials = credentials
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What each call carries; the trace that it is made in is a part of it."""
+        trace = traceparent()
+        return (*self._metadata, (TRACEPARENT, trace)) if trace else self._metadata
 
     @property
     def stubs(self) -> Stubs:
