@@ -7,6 +7,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -243,7 +244,11 @@ async def _serve(
         GrpcSettings(
             reflection=settings.reflection,
             channelz=settings.channelz,
+            max_stream_seconds=settings.max_stream_seconds,
             max_connection_age=settings.max_connection_age_seconds or None,
+            max_connection_age_grace=settings.max_connection_age_grace_seconds,
+            keepalive=settings.keepalive_seconds,
+            keepalive_timeout=settings.keepalive_timeout_seconds,
         ),
         await _identity(settings, keys, clock),
         app.stats,
@@ -268,7 +273,9 @@ async def _serve(
         ready([_bound(*one) for one in zip(settings.listen, ports, strict=False)])
         await stop.wait()
         log.info("draining", grace_seconds=settings.drain_grace_seconds)
-        finish = embedded.drain if embedded is not None else None
+        finish = None
+        if embedded is not None:
+            finish = partial(embedded.drain, settings.agent_grace_seconds)
         await server.drain(settings.drain_grace_seconds, finish)
 
 

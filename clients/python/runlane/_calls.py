@@ -33,12 +33,18 @@ _SERVING: Final = b"\x08\x01"
 
 _R = TypeVar("_R")
 
+KEEPALIVE_MIN: Final = 5.0
+"""Seconds. A server sends a client away that asks for signs of life more often."""
+
+_KEEPALIVE_TIMEOUT_MS: Final = 5_000
 _OPTIONS: Final = (
     # Repeats are made here alone, where the reasons of the service are known.
     ("grpc.enable_retries", 0),
-    # A dead peer is noticed within 40 s while a call is open.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    # gRPC's own pings, which measure bandwidth, hold back those while they wait: a minute.
+    ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    # By default no more than two pings go out while no data does.
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # In spite of its name, the time that one attempt to connect may take.
@@ -79,7 +85,11 @@ class Caller:
         metadata: tuple[tuple[str, str], ...],
         credentials: grpc.ChannelCredentials | None,
         channel: grpc.aio.Channel | None,
+        keepalive: float = 10.0,
     ) -> None:
+        if keepalive < KEEPALIVE_MIN:
+            raise ValueError(f"keepalive is at least {KEEPALIVE_MIN:g} s")
+        self._keepalive = keepalive
         self._target = target
         self._timeout = timeout
         self._channel = channel
@@ -111,9 +121,10 @@ class Caller:
         return self._stubs
 
     def _open(self) -> grpc.aio.Channel:
+        options = (*_OPTIONS, ("grpc.keepalive_time_ms", int(self._keepalive * 1000)))
         if self._credentials is None:
-            return grpc.aio.insecure_channel(self._target, options=_OPTIONS)
-        return grpc.aio.secure_channel(self._target, self._credentials, options=_OPTIONS)
+            return grpc.aio.insecure_channel(self._target, options=options)
+        return grpc.aio.secure_channel(self._target, self._credentials, options=options)
 
     async def unary(
         self,

@@ -6,6 +6,7 @@ name the caller, validate, call, and turn what was raised into a status.
 
 import asyncio
 import contextlib
+import random
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -42,6 +43,8 @@ Answer = Message | bytes
 _OPEN_WHILE_DRAINING = frozenset(
     {"GetServerInfo", "Commit", "Heartbeat", "DrainExecutor", "StreamModelContext"}
 )
+# Streams that go on as long as their reader likes, and that it resumes.
+_ENDLESS = frozenset({"StreamEvents", "StreamRunEvents", "WatchActivation"})
 _READ_OUT_SECONDS = 1.0
 _MARGIN_SECONDS = 0.5
 _MARGIN_SHARE = 0.1
@@ -57,6 +60,7 @@ class Call(NamedTuple):
     context: Context
     grant: Grant = NO_GRANT
     trace: str = ""
+    longest: float | None = None
 
     def caller(self, request_id: str = "", *parts: Any, actor: str = "") -> Caller:
         """Returns who calls; `parts` are all that was asked but request_id and waits."""
@@ -70,6 +74,8 @@ class Call(NamedTuple):
         if not micros:
             return 0.0
         wait = micros / 1_000_000
+        if self.longest is not None:
+            wait = min(wait, self.longest)
         left = remaining(self.context)
         if left is None:
             return wait
@@ -94,7 +100,17 @@ class Door:
         identity: Identity | None = None,
         stats: Stats | None = None,
         tracing: Tracing | None = None,
+        longest: float | None = None,
     ) -> None:
+        """Makes a door.
+
+        Args:
+            identity: Tells who calls; None: nobody is asked.
+            stats: Counts calls.
+            tracing: Records a span of each; None: nobody does.
+            longest: Seconds after which streams and waits end by themselves; None: never.
+        """
+        self.longest = longest
         self.identity: Identity = identity or Anybody()
         self.stats = stats or Stats()
         self.tracing = tracing
@@ -151,8 +167,10 @@ class _Entry:
 
     __slots__ = (
         "_door",
+        "_ends_itself",
         "_identity",
         "_lasts",
+        "_longest",
         "_needed",
         "_open",
         "_parse",
@@ -171,6 +189,8 @@ class _Entry:
         self.leave = door.leave
         self.name = method.name
         self._identity = door.identity
+        self._longest = door.longest
+        self._ends_itself = method.name in _ENDLESS
         self._needed = SCOPES[f"{method.containing_service.name}/{method.name}"]
         self._lasts = (
             method.server_streaming
@@ -202,7 +222,7 @@ class _Entry:
             task = asyncio.current_task()
             assert task is not None, "gRPC runs each call in a task"  # noqa: S101 - invariant
             grant.calls.add(task)
-        return Call(namespace, actor, self.name, context, grant, trace_of(trace))
+        return Call(namespace, actor, self.name, context, grant, trace_of(trace), self._longest)
 
     def release(self, call: Call | None) -> None:
         """Lets the end of a credential pass by a call that is over."""
@@ -210,6 +230,13 @@ class _Entry:
             task = asyncio.current_task()
             call.grant.calls.discard(task)
             call.grant.cut.discard(task)
+
+    def bounded(self, frames: AsyncIterator[Answer]) -> AsyncIterator[Answer]:
+        """Returns the frames of a stream, ended by the server where it would be open for long."""
+        if self._longest is None or not self._ends_itself:
+            return frames
+        # Jitter, so that streams opened together do not come again together.
+        return _ended(frames, self._longest * random.uniform(0.85, 1.0))  # noqa: S311
 
     def request(self, raw: bytes) -> Any:
         """Returns the request once it is valid."""
@@ -276,7 +303,7 @@ def _unary_stream(
         call: Call | None = None
         try:
             call = entry.admit(context) or await entry.prove(context)
-            frames = handler(entry.request(raw), call)
+            frames = entry.bounded(handler(entry.request(raw), call))
             async for frame in frames:
                 try:
                     await context.write(_encoded(frame))
@@ -320,6 +347,44 @@ def _stream_unary(
             entry.leave()
 
     return handle
+
+
+async def _ended(frames: AsyncIterator[Answer], seconds: float) -> AsyncIterator[Answer]:
+    """Gives frames for so long, then refuses more: the reader goes on from its cursor.
+
+    Only a wait for a frame is broken off, never a write, and a frame costs no timer of its own.
+    """
+    task = asyncio.current_task()
+    assert task is not None, "gRPC runs each call in a task"  # noqa: S101 - invariant
+    cancelled = task.cancelling()
+    over = waiting = False
+
+    def end() -> None:
+        nonlocal over
+        over = True
+        if waiting:
+            task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, end)
+    try:
+        while not over:
+            waiting = True
+            try:
+                frame = await anext(frames)
+            except StopAsyncIteration:
+                return
+            except asyncio.CancelledError:
+                # Another may have cancelled it too, and comes first.
+                if not over or task.uncancel() > cancelled:
+                    raise
+                break
+            finally:
+                waiting = False
+            yield frame
+        raise Refused(Reason.STREAM_ENDED, "the stream has been open for long: open it again")
+    finally:
+        timer.cancel()
+        await close(frames)
 
 
 async def _read_out(raw_requests: AsyncIterable[bytes]) -> None:
