@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 GEN_VENV := .venv-gen
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format gen gen-check bench serve clean
+.PHONY: help demo test test-long lint format gen gen-check bench postgres serve clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,12 +16,12 @@ help: ## list the targets
 $(VENV)/.run: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Runlane needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,openai,mcp]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,openai,mcp,postgres]'
 	touch $@
 
 # What checks and tests need beside it.
 $(VENV)/.dev: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,openai,mcp,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,openai,mcp,postgres,dev]'
 	touch $@
 
 # Stubs made by a new grpcio-tools refuse older runtimes, so it has a place of its own.
@@ -35,6 +35,9 @@ demo: $(VENV)/.run ## the main job, told by a program: submit, steer, follow up,
 
 serve: $(VENV)/.run ## a server on 127.0.0.1:7480 with its data in ./runlane.db
 	$(BIN)/runlane serve --store sqlite:runlane.db
+
+postgres: ## install Debian's PostgreSQL for the tests, where there is none
+	@ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || command -v initdb > /dev/null || { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends postgresql; }
 
 test: $(VENV)/.dev ## all tests but the long ones
 	$(BIN)/python -m pytest -m 'not long and not alone' -n $(JOBS) --dist worksteal --timeout 300

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import structlog
@@ -26,7 +27,7 @@ from runlane_server.runtime.clock import Clock
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Time
 from runlane_server.runtime.stats import Stats
-from runlane_server.settings import Settings, SettingsError
+from runlane_server.settings import Settings, SettingsError, is_database
 from runlane_server.store.base import Store
 from runlane_server.store.errors import StoreRefused
 from runlane_server.store.sqlite import (
@@ -64,8 +65,27 @@ def new_id(prefix: str) -> str:
 
 
 def make_store(settings: Settings) -> Store:
-    """Makes the store that the settings name; it is not open yet."""
+    """Makes the store that the settings name; it is not open yet.
+
+    Raises:
+        StoreRefused: It needs a package that is not installed.
+    """
+    if settings.on_postgres:
+        postgres = _postgres()
+        address = postgres.Address(settings.store, settings.postgres_statement_timeout_seconds)
+        store: Store = postgres.PostgresStore(address, readers=settings.postgres_connections)
+        return store
     return SqliteStore(settings.store_path, reader_threads=settings.reader_threads)
+
+
+def _postgres() -> ModuleType:
+    try:
+        from runlane_server.store import postgres  # noqa: PLC0415 - its driver is an extra
+    except ImportError:
+        raise StoreRefused(
+            "a store on PostgreSQL needs the extra: pip install 'runlane[postgres]'"
+        ) from None
+    return postgres
 
 
 def make_app(settings: Settings, store: Store, clock: Time, traces: "Traces | None" = None) -> App:
@@ -325,14 +345,18 @@ def _bound(address: str, port: int) -> str:
 
 
 async def check_store(spec: str) -> list[str]:
-    """Verifies a store that no server holds, and changes nothing; returns what is wrong.
+    """Verifies a store, and changes nothing; returns what is wrong.
 
     Raises:
-        StoreError: It is held by a server, or is no store.
+        StoreError: It is no store, or is a file that a server holds.
     """
+    if is_database(spec):
+        postgres = _postgres()
+        found: list[str] = await postgres.check_database(postgres.Address(spec))
+        return found
     kind, _, path = spec.partition(":")
     if kind != "sqlite":
-        raise StoreRefused(f"{spec}: only sqlite:PATH can be checked")
+        raise StoreRefused(f"{kind}: only sqlite:PATH and postgresql://... can be checked")
     return await asyncio.to_thread(check_file, Path(path))
 
 

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -44,6 +45,7 @@ _OTHER_VARIABLES = frozenset(
 )
 _FILES = ("tls_cert", "tls_key", "tls_client_ca")
 _SQLITE = "sqlite:"
+_POSTGRES = ("postgresql://", "postgres://")
 _UNIX = "unix:"
 _NAMESPACE = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
@@ -93,11 +95,37 @@ def _store(text: str) -> str:
     """Returns a well-formed store unchanged."""
     if text == "memory":
         return text
+    if text.startswith(_POSTGRES):
+        _refuse_malformed(text)
+        return text
     if not text.startswith(_SQLITE) or text == _SQLITE:
-        raise ValueError(f"{text!r} is neither sqlite:PATH nor memory")
+        # What was meant for the address of a database may hold a password.
+        shown = f"{text.partition(':')[0]}:..." if ":" in text else text
+        raise ValueError(f"{shown!r} is neither sqlite:PATH, postgresql://... nor memory")
     if text.removeprefix(_SQLITE).startswith((":memory:", "file:")):
         raise ValueError("sqlite: takes the path of a file; for a store without one say memory")
     return text
+
+
+def is_database(store: str) -> bool:
+    """Tells whether a store is a PostgreSQL database."""
+    return store.startswith(_POSTGRES)
+
+
+def _refuse_malformed(text: str) -> None:
+    """Raises ValueError where the address of a database cannot be read; shows nothing of it."""
+    try:
+        parts = urlsplit(text)
+        for host in parts.netloc.rpartition("@")[2].split(","):
+            _ = urlsplit(f"//{host}").port
+    except ValueError:
+        # Not the words of the error: they may hold a part of the password.
+        raise ValueError(
+            "the address of the database cannot be read; in a password, write what is neither a "
+            "letter nor a digit as %XX"
+        ) from None
+    if not (parts.hostname or "host=" in parts.query) or not parts.path.strip("/"):
+        raise ValueError("the address of a database is postgresql://USER:PASSWORD@HOST:PORT/NAME")
 
 
 def is_local(address: str) -> bool:
@@ -283,8 +311,8 @@ class Settings(BaseSettings):
     """A file with authorities; every client must then show a certificate of one of them."""
     reflection: bool = True
     """Serve reflection, to whoever asks."""
-    store: Store = "sqlite:runlane.db"
-    """sqlite:PATH, or memory: gone with the process."""
+    store: Store = Field("sqlite:runlane.db", repr=False)
+    """sqlite:PATH, postgresql://..., or memory: gone with the process."""
 
     drain_grace_seconds: float = Field(default=10.0, ge=0, le=3600)
     """How long calls in flight may take after the server was asked to stop."""
@@ -303,7 +331,11 @@ class Settings(BaseSettings):
     """How long an event stream is open before the server ends it: its reader goes on by its
     cursor."""
     reader_threads: int = Field(default=4, ge=1, le=64)
-    """Threads that read the store."""
+    """Threads that read a file."""
+    postgres_connections: int = Field(default=8, ge=1, le=256)
+    """Connections that read a PostgreSQL database; two more write and hold it."""
+    postgres_statement_timeout_seconds: float = Field(default=30.0, ge=1, le=3600)
+    """How long a statement may take on PostgreSQL."""
 
     default_agent: Annotated[str, Field(pattern=f"^$|{_NAME}")] = ""
     """Agent of runs for which neither the run nor the session names one."""
@@ -369,10 +401,15 @@ class Settings(BaseSettings):
 
     @property
     def store_path(self) -> Path | None:
-        """The file of the store; None for memory."""
+        """The file of the store; None where it is none."""
         if self.store.startswith(_SQLITE):
             return Path(self.store.removeprefix(_SQLITE))
         return None
+
+    @property
+    def on_postgres(self) -> bool:
+        """Whether the store is a PostgreSQL database."""
+        return is_database(self.store)
 
     def limits(self) -> list[Limit]:
         """Returns the limits that a client can meet."""

@@ -4,19 +4,25 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from runlane_server.store.postgres import Address, PostgresStore
 from runlane_server.store.sqlite import SqliteStore
 
-STORES = ("sqlite", "memory")
+STORES = ("sqlite", "memory", "postgres")
 
 
 @pytest_asyncio.fixture(params=STORES)
 async def store(request, tmp_path: Path):
-    made = SqliteStore(tmp_path / "test.db" if request.param == "sqlite" else None)
+    if request.param == "postgres":
+        made = PostgresStore(Address(request.getfixturevalue("postgres")), readers=2)
+    else:
+        made = SqliteStore(tmp_path / "test.db" if request.param == "sqlite" else None)
     await made.open(0, "embedded-")
     yield made
-    if made.is_open:
-        assert await made.check() == []
-    await made.close()
+    try:
+        if made.is_open:
+            assert await made.check() == []
+    finally:
+        await made.close()
 
 
 @pytest.fixture
@@ -30,3 +36,20 @@ async def file_store(path: Path):
     await made.open(0, "embedded-")
     yield made
     await made.close()
+
+
+@pytest_asyncio.fixture
+async def one(postgres: str):
+    """A store on PostgreSQL."""
+    made = PostgresStore(Address(postgres), readers=2)
+    await made.open(0, "embedded-")
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture
+async def database(postgres_server):
+    """The address of a database that no store was ever in."""
+    await postgres_server.execute("DROP DATABASE IF EXISTS fresh WITH (FORCE)")
+    await postgres_server.execute("CREATE DATABASE fresh")
+    return postgres_server.url("fresh")

@@ -59,6 +59,29 @@ async def test_orders_of_sessions_with_equal_times(store, limit):
     assert [one[1] for one in found] == ["a", "c", "e", "b", "d"]
 
 
+async def test_ids_are_in_the_order_of_their_bytes(store):
+    """Not in that of a dictionary, and the same on every store."""
+    ids = ["B", "a", "_", "Z", "b-", "b.a", "bA", "A", "é", "z", "e", "\U0001f600", "\uffee"]
+    for session_id in ids:
+        s = await make(store, session_id, 5, 50)
+        await write(store, s.start(time=7, run_id=f"run_{session_id}").unit())
+        await write(store, s.hold(Phase.ACTIVE, stalled=True).unit())
+    wanted = sorted(ids, key=str.encode)
+    for limit in (3, 100):
+        for order, key in (
+            (SessionOrder.CREATED_ASC, "create"),
+            (SessionOrder.UPDATED_DESC, "update"),
+        ):
+            found = await sessions(store, order, limit=limit, key=key)
+            assert [one[1] for one in found] == wanted
+
+        async def stalled(after, count):
+            return await store.list_stalled_runs("default", after, count)
+
+        found = await pages(stalled, lambda row: (row.create_time, row.run_id), limit)
+        assert [row.run_id for row in found] == [f"run_{one}" for one in wanted]
+
+
 async def test_filters_of_sessions(store):
     a = await make(store, "a", 1, 1, {"team": "x", "env": "p"})
     await make(store, "b", 2, 2, {"team": "x"})

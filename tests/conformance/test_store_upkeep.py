@@ -5,6 +5,7 @@ from runlane_server.core.rows import SessionDeleted, TimerSet
 from runlane_server.core.words import TimerKind
 from runlane_server.store.base import Committed, Conflict, SessionFilter, SessionOrder
 from store_builders import Scripted, request
+from store_inside import inside
 
 pytestmark = pytest.mark.asyncio
 
@@ -91,7 +92,7 @@ async def test_messages_that_forks_show_outlive_their_session(store):
     await write(store, deep.unit())
     await delete(store, root)
     await sweep(store, root, 2)
-    assert await count(store) == 5
+    assert await inside(store, "messages") == 5
 
     async def shown(s):
         return [m.data for m in await store.messages(s.key, 1, 99, 99, 999)]
@@ -101,36 +102,22 @@ async def test_messages_that_forks_show_outlive_their_session(store):
     await sweep(store, far, 2)
     assert await shown(deep) == [b"1", b"2", b"3", b"4"]
     assert await shown(near) == [b"1", b"2", b"3"]
-    assert await count(store) == 4, "what nobody shows any more is gone"
+    assert await inside(store, "messages") == 4, "what nobody shows any more is gone"
     await delete(store, deep)
     await sweep(store, deep, 2)
     await delete(store, near)
     await sweep(store, near, 2)
-    assert await count(store) == 0
-
-
-async def count(store):
-    """How many messages there are in all."""
-    return await store._read(
-        lambda conn: conn.execute(
-            "SELECT count(*) FROM entries WHERE id > 0 AND NOT id & ?", (2**31,)
-        ).fetchone()[0]
-    )
+    assert await inside(store, "messages") == 0
 
 
 async def test_feed_keys_are_never_given_again(store):
-    async def newest():
-        return await store._read(
-            lambda conn: conn.execute("SELECT max(feed) FROM entries WHERE id > 0").fetchone()[0]
-        )
-
     highest = 0
     for _ in range(3):
         s = await busy(store)
-        now = await newest()
+        now = await inside(store, "feed")
         assert now > highest
         await delete(store, s)
-        highest = await newest()
+        highest = await inside(store, "feed")
         await sweep(store, s)
         await sweep(store, s)
 

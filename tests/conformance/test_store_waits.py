@@ -16,6 +16,7 @@ from runlane_server.core.words import (
 )
 from runlane_server.store.base import Committed, LeaseRenewal, Rejected
 from store_builders import Scripted
+from store_inside import inside
 
 pytestmark = pytest.mark.asyncio
 
@@ -85,10 +86,7 @@ async def test_results_that_came_out_of_order_become_messages_byte_for_byte(stor
     assert [m.data for m in await store.messages(s.key, 2, 99, 99, 99_999)] == wanted
     rows = await store.list_tool_calls("default", s.run_id, None, 9)
     assert [row.result for row in rows] == wanted, "a settled call shows its whole message"
-    left = await store._read(
-        lambda conn: conn.execute("SELECT count(result) FROM tool_calls").fetchone()[0]
-    )
-    assert left == 0, "a result is stored once"
+    assert await inside(store, "results") == 0, "a result is stored once"
 
 
 async def test_result_and_its_message_in_one_commit(store):
@@ -437,12 +435,8 @@ async def waiting_session(store):
 
 async def test_sweep_takes_calls_and_interactions_with_it(store):
     async def counted():
-        return await store._read(
-            lambda conn: conn.execute(
-                "SELECT (SELECT count(*) FROM tool_calls), (SELECT count(*) FROM long_arguments),"
-                " (SELECT count(*) FROM interactions), (SELECT count(*) FROM runs)"
-            ).fetchone()
-        )
+        tables = ("tool_calls", "long_arguments", "interactions", "runs")
+        return tuple([await inside(store, table) for table in tables])
 
     s, other = await waiting_session(store), await waiting_session(store)
     assert await counted() == (12, 6, 8, 2)

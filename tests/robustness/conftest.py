@@ -33,6 +33,12 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     assert [line for server in made if server.log.exists() for line in server.incidents()] == []
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request) -> str:
+    """A store of each kind, as in `--store`; empty: a file in the server's folder."""
+    return request.getfixturevalue("postgres") if request.param == "postgres" else ""
+
+
 @pytest.fixture
 def server(make_server) -> ServerProcess:
     """A server on a file, for one test."""

@@ -212,6 +212,10 @@ async def test_every_answered_write_survives_a_kill_and_every_other_one_happens_
     server, kills: int
 ):
     """Six writers and six executors a kill: 100 kills cut more than 500 writes short."""
+    await survive(server, kills)
+
+
+async def survive(server, kills: int) -> None:
     rng = random.Random(kills)
     sessions: list[str] = []
     book = Book()

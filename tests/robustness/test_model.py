@@ -12,7 +12,13 @@ from support.coverage import COLUMNS, Coverage, rows_of
 from support.lane import Lane
 from support.machine import REACHED
 from support.machine_clients import ENDED_TRIES
-from support.machine_executors import ASKED, LATE, EngineMachine, MemoryMachine
+from support.machine_executors import (
+    ASKED,
+    LATE,
+    EngineMachine,
+    MemoryMachine,
+    PostgresMachine,
+)
 from support.table import STATES
 
 # One process runs them all: the last one counts what the others have reached.
@@ -29,7 +35,16 @@ TestEngineOnAFile = EngineMachine.TestCase
 _SHORT = {"derandomize": True, "phases": [Phase.generate], **_HOW}
 TestEngineOnAFile.settings = settings(max_examples=40, **_SHORT)
 TestEngineInMemory = MemoryMachine.TestCase
-TestEngineInMemory.settings = settings(max_examples=160, **_SHORT)
+TestEngineInMemory.settings = settings(max_examples=150, **_SHORT)
+
+
+@pytest.fixture
+def on_postgres(postgres_server):
+    PostgresMachine.server = postgres_server
+
+
+TestEngineOnPostgres = pytest.mark.usefixtures("on_postgres")(PostgresMachine.TestCase)
+TestEngineOnPostgres.settings = settings(max_examples=10, **_SHORT)
 
 
 class _Long(EngineMachine):

@@ -30,13 +30,15 @@ REACHED = Coverage()
 class Ground(RuleBasedStateMachine):
     """Sessions in the engine and in the model, by the same names."""
 
-    in_memory = False
+    def place(self) -> Path | str | None:
+        """Where the store of a world is."""
+        return self.folder / "test.db"
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.folder = Path(tempfile.mkdtemp())
-        self.world = World(None if self.in_memory else self.folder / "test.db", slots_max=2)
+        self.world = World(self.place(), slots_max=2)
         self.model: dict[str, ModelSession] = {}
         self.agents: dict[str, str] = {}
         self.told: list[tuple[Any, Any]] = []

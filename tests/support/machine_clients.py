@@ -398,7 +398,7 @@ class Clients(Ground):
     def _takes(self, notice: Any) -> bool:
         return self.run(self.world.app._upkeep._notices.take(notice)) is None
 
-    @precondition(lambda self: not self.in_memory)
+    @precondition(lambda self: self.world.path is not None)
     @rule(rings=st.booleans())
     def restart(self, rings: bool) -> None:
         for one in self.model.values():

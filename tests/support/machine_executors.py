@@ -13,6 +13,7 @@ from runlane_server.core.words import Mode, RunFailure, ToolCallState, ToolOutco
 from support.coverage import COLUMNS, rows_of_commit
 from support.machine import REACHED, names_of
 from support.machine_clients import HOWS, PLACES, Clients, options_of
+from support.postgres import PostgresServer
 from support.reference import How
 from support.reference_commands import first_prepared
 from support.steps import (
@@ -238,7 +239,7 @@ class EngineMachine(Clients):
             assert self._answers(self.answered[name], "no") == "INTERACTION_CONFLICT"
         elif what == "late":
             self.too_late(n, late)
-        elif what == "restart" and not self.in_memory:
+        elif what == "restart" and self.world.path is not None:
             self.restart(bool(self.count % 2))
         elif what in {"close", "close and cancel"}:
             self.close(n, what != "close")
@@ -442,4 +443,12 @@ class EngineMachine(Clients):
 
 
 class MemoryMachine(EngineMachine):
-    in_memory = True
+    def place(self) -> None:
+        return None
+
+
+class PostgresMachine(EngineMachine):
+    server: PostgresServer
+
+    def place(self) -> str:
+        return self.server.clean("model")

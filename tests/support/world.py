@@ -1,4 +1,4 @@
-"""Use cases and engine on a SQLite store, with a clock that is set by hand.
+"""Use cases and engine on a real store, with a clock that is set by hand.
 
 No timer runs here: what is due is decided by the next command, by `settle`, or by `ring`.
 """
@@ -22,6 +22,7 @@ from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, plan
 from runlane_server.runtime.records import decode_state
 from runlane_server.store.base import RequestKey
+from runlane_server.store.postgres import Address, PostgresStore
 from runlane_server.store.sqlite import SqliteStore
 from runlane_server.transport.codec import ProtoCodec
 
@@ -50,15 +51,19 @@ async def _told_later(_key: SessionKey, _run_id: str) -> None:
 
 
 class World:
-    """One server without its door. `path` None: the store is in memory, and cannot restart."""
+    """One server without its door.
 
-    def __init__(self, path: Path | None, rules: Rules | None = None, **engine: Any) -> None:
+    `path` is a file, or the address of a PostgreSQL database; None: the store is in memory, and
+    cannot restart.
+    """
+
+    def __init__(self, path: Path | str | None, rules: Rules | None = None, **engine: Any) -> None:
         self.path = path
         self.rules = rules or Rules()
         self.how = {"linger": 0.0005, **engine}
         self.clock = HandClock()
         self.new_id = Ids()
-        self.store: SqliteStore
+        self.store: PostgresStore | SqliteStore
         self.engine: Engine
         self.app: App
         self.services: Services
@@ -71,7 +76,11 @@ class World:
         await self.stop()
 
     async def start(self) -> None:
-        store = self.store = SqliteStore(self.path)
+        if isinstance(self.path, str):
+            store = PostgresStore(Address(self.path), readers=2)
+        else:
+            store = SqliteStore(self.path)
+        self.store = store
         await store.open(self.clock.now(), EMBEDDED)
         bus, dispatch, codec = Bus(), Dispatch(), ProtoCodec()
         observer = Committed(bus, dispatch)

@@ -149,8 +149,9 @@ class ServerProcess:
         ]
 
     def check(self) -> tuple[int, str]:
-        """Verifies its file, which must not be open; returns exit code and findings."""
-        command = [sys.executable, "-m", "runlane_server", "db", "check", str(self.path)]
+        """Verifies its store, a file must not be open; returns exit code and findings."""
+        store = self.store.removeprefix("sqlite:")
+        command = [sys.executable, "-m", "runlane_server", "db", "check", store]
         ended = subprocess.run(command, capture_output=True, timeout=60, check=False)
         return ended.returncode, ended.stdout.decode()
 

@@ -17,16 +17,27 @@ T = TypeVar("T")
 File = Annotated[Path, typer.Argument(help="The file, such as runlane.db.", show_default=False)]
 
 
-def check(path: File) -> None:
-    """Check the file of a store that no server has open.
+def check(
+    store: Annotated[
+        str,
+        typer.Argument(
+            help="The file, such as runlane.db, or postgresql://USER@HOST/NAME.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Check the file of a store that no server has open, or a database.
 
     Prints what it finds, a line each, and ends with 1 where there is anything.
     """
     from runlane_server import bootstrap
+    from runlane_server.settings import is_database
 
-    if not path.is_file():
-        _fail(f"{path}: there is no such file")
-    _report(_done(bootstrap.check_store(f"sqlite:{path}")))
+    if not is_database(store):
+        if not Path(store).is_file():
+            _fail(f"{store}: there is no such file")
+        store = f"sqlite:{store}"
+    _report(_done(bootstrap.check_store(store)))
     typer.echo("no fault found", err=True)
 
 

@@ -33,7 +33,9 @@ Listen = Annotated[
 Store = Annotated[
     str | None,
     typer.Option(
-        help="Where data is kept: sqlite:PATH, or memory, which is gone with the process.",
+        help="Where data is kept: sqlite:PATH, postgresql://USER@HOST/NAME, or memory, which is "
+        "gone with the process. A password belongs in RUNLANE_STORE or PGPASSWORD: the command "
+        "line can be seen.",
         show_default="sqlite:runlane.db",
         rich_help_panel=_SERVER,
     ),

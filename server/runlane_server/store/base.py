@@ -5,9 +5,9 @@ state, events, messages, options) is opaque to it. Every list is ordered, total
 and stable; every read is one snapshot of committed rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from runlane_server.core.keys import ApiKey
 from runlane_server.core.model import SessionKey, SessionRecord
@@ -28,6 +28,9 @@ from runlane_server.core.words import (
 
 READ_BYTES = 4 * 1024 * 1024
 """What one read of rows that may be large gives, where the caller says nothing."""
+
+ANSWERED_MAX = 256
+"""Answers that a run is told of at most; the newest."""
 
 # --- what is written -------------------------------------------------------
 
@@ -177,7 +180,7 @@ class StoreInfo:
     """What the store is.
 
     Attributes:
-        kind: `sqlite` or `memory`.
+        kind: `sqlite`, `memory` or `postgresql`.
         durable: Whether an answered write is on disk.
         epoch: New at each restore of a backup.
         secret: 32 random bytes, made with the store: the key that tokens are derived with.
@@ -386,6 +389,32 @@ class InteractionRow:
     def size(self) -> int:
         """Bytes that it takes, nearly."""
         return len(self.prompt) + len(self.answer)
+
+
+Sized = TypeVar("Sized", ToolCallRow, InteractionRow)
+
+
+def fitting(rows: Iterable[Sized], max_bytes: int) -> list[Sized]:
+    """Takes rows up to the one that makes them as large as that; the others are not read."""
+    taken: list[Sized] = []
+    size = 0
+    for row in rows:
+        taken.append(row)
+        size += row.size
+        if size >= max_bytes:
+            break
+    return taken
+
+
+def without_long_prompts(rows: Iterable[InteractionRow], max_bytes: int) -> list[InteractionRow]:
+    """Empties the prompts beyond `max_bytes` in all."""
+    found = []
+    for row in rows:
+        max_bytes -= len(row.prompt)
+        if max_bytes < 0:
+            row.prompt = b""
+        found.append(row)
+    return found
 
 
 @dataclass(slots=True)

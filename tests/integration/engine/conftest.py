@@ -5,14 +5,21 @@ import pytest_asyncio
 from support.world import World
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "test.db"
+def _place(request, tmp_path):
+    """Where a store is that outlives its server: a file, or a database."""
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres")
+    return tmp_path / "test.db" if request.param == "sqlite" else None
 
 
-@pytest_asyncio.fixture(params=["sqlite", "memory"])
-async def world(request, path):
-    async with World(path if request.param == "sqlite" else None) as made:
+@pytest.fixture(params=["sqlite", "postgres"])
+def path(request, tmp_path):
+    return _place(request, tmp_path)
+
+
+@pytest_asyncio.fixture(params=["sqlite", "memory", "postgres"])
+async def world(request, tmp_path):
+    async with World(_place(request, tmp_path)) as made:
         yield made
 
 

@@ -19,18 +19,40 @@ _number = itertools.count(1)
 BOTH = [*CLIENT_CELLS, *EXECUTOR_CELLS]
 ON_A_FILE = [*WAIT_CELLS, *TURN_CELLS, *CHILD_CELLS]
 """Tried on a file alone: the store in memory runs the same statements."""
+ON_POSTGRES = 4
+"""Every fourth: the rules are the same, and each kind of row is among these."""
 CELLS = [
     pytest.param(store, cell, id=f"{store}-{cell.name}")
-    for store, cells in (("sqlite", [*BOTH, *ON_A_FILE]), ("memory", BOTH))
+    for store, cells in (
+        ("sqlite", [*BOTH, *ON_A_FILE]),
+        ("memory", BOTH),
+        ("postgres", [*BOTH, *ON_A_FILE][::ON_POSTGRES]),
+    )
     for cell in cells
 ]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(tmp_path_factory):
-    path = tmp_path_factory.mktemp("cells") / "test.db"
-    async with World(path) as on_a_file, World(None) as in_memory:
-        yield {"sqlite": on_a_file, "memory": in_memory}
+async def on_sqlite(tmp_path_factory):
+    async with World(tmp_path_factory.mktemp("cells") / "test.db") as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def on_memory():
+    async with World(None) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def on_postgres(postgres_server):
+    async with World(postgres_server.clean("cells")) as made:
+        yield made
+
+
+@pytest.fixture
+def shared(request, store: str) -> World:
+    return request.getfixturevalue(f"on_{store}")
 
 
 async def _shown(world: World, name: str, deleted: bool) -> tuple[dict[str, str], list[str]]:
@@ -38,8 +60,8 @@ async def _shown(world: World, name: str, deleted: bool) -> tuple[dict[str, str]
 
 
 @pytest.mark.parametrize(("store", "cell"), CELLS)
-async def test_cell(shared: dict[str, World], store: str, cell: Cell):
-    world, name = shared[store], f"ses_{next(_number)}"
+async def test_cell(shared: World, store: str, cell: Cell):
+    world, name = shared, f"ses_{next(_number)}"
     await world.do(name, *STATES[cell.state])
     if cell.child >= 0:
         name = (await world.children(name))[cell.child]

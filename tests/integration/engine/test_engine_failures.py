@@ -36,7 +36,7 @@ from support.steps import (
 from support.world import World
 
 FULL = sqlite3.OperationalError("database or disk is full")
-BAD = sqlite3.IntegrityError("a constraint")
+BAD = ValueError("a row that cannot be written")
 _LOST = put("first", Mode.START, options=RunOptions(max_recoveries=0))
 
 

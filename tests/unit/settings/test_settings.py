@@ -165,6 +165,33 @@ def test_malformed_stores(store):
     assert "--store" in refusal(flags={"store": store})
 
 
+@pytest.mark.parametrize(
+    "store",
+    [
+        "postgresql://me:hush-hush@host",
+        "postgresql://me:hush-hush@/name",
+        "postgresql://me:hush-hush/x@host/name",
+        "postgresql://me:hush-hush@[host/name",
+        "postgresql:me:hush-hush@host/name",
+        "mysql://me:hush-hush@host/name",
+    ],
+)
+def test_a_refused_store_is_told_without_its_password(store):
+    told = refusal(flags={"store": store})
+    assert "--store" in told
+    assert "hush" not in told
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+def test_a_store_on_postgres(scheme):
+    settings = load(flags={"store": f"{scheme}://me:hush-hush@host:1/name?sslmode=require"})
+    assert settings.on_postgres
+    assert settings.store_path is None
+    assert "hush" not in repr(settings) + str(settings)
+    load(flags={"store": f"{scheme}://me@a:1,b:2/name?target_session_attrs=read-write"})
+    load(flags={"store": f"{scheme}:///name?host=/run/postgresql"})
+
+
 AGENT = """
 [[agent]]
 name = "helper"

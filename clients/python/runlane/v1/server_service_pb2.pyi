@@ -73,7 +73,7 @@ class GetServerInfoResponse(message.Message):
     version: builtins.str
     """Version of the server."""
     store_kind: builtins.str
-    """Kind of store: `sqlite` or `memory`."""
+    """Kind of store: `sqlite`, `postgresql` or `memory`."""
     durability: GetServerInfoResponse.Durability.ValueType
     """How durable an answered write is."""
     store_id: builtins.str

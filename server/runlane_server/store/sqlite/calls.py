@@ -1,8 +1,8 @@
 """Tool calls and interactions: what their rows write, and how they are read."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from runlane_server.core.rows import (
     InteractionInserted,
@@ -14,16 +14,17 @@ from runlane_server.core.rows import (
     ToolCallMoved,
 )
 from runlane_server.core.words import InteractionState, PromptKind, ToolCallState
-from runlane_server.store.base import InteractionRow, ToolCallRow
+from runlane_server.store.base import (
+    ANSWERED_MAX,
+    InteractionRow,
+    ToolCallRow,
+    fitting,
+    without_long_prompts,
+)
 from runlane_server.store.sqlite.rows import SPAN, Execute, Writer, must_hit
 
 _LONG_ARGUMENTS = 800
 """Characters; a row with more would not lie on one page."""
-
-_ANSWERED_MAX = 256
-"""Answers that a run is told of at most; the newest."""
-
-Sized = TypeVar("Sized", ToolCallRow, InteractionRow)
 
 _UNSETTLED = frozenset({ToolCallState.PREPARED, ToolCallState.CLAIMED})
 
@@ -247,18 +248,6 @@ def list_tool_calls(
     return fitting(map(_tool_call_row, rows), max_bytes)
 
 
-def fitting(rows: Iterable[Sized], max_bytes: int) -> list[Sized]:
-    """Takes rows up to the one that makes them as large as that; the others are not read."""
-    taken: list[Sized] = []
-    size = 0
-    for row in rows:
-        taken.append(row)
-        size += row.size
-        if size >= max_bytes:
-            break
-    return taken
-
-
 def interaction(
     conn: sqlite3.Connection, namespace: str, interaction_id: str
 ) -> InteractionRow | None:
@@ -307,7 +296,7 @@ def answered_interactions(
         " AND i.proxy_interaction_id = ''"
         " AND i.namespace = ? AND s.deleted_time = 0"
         " ORDER BY i.step DESC, i.create_time DESC, i.interaction_id DESC LIMIT ?",
-        (run_id, step, namespace, _ANSWERED_MAX),
+        (run_id, step, namespace, ANSWERED_MAX),
     )
     return fitting(map(_interaction_row, rows), max_bytes)[::-1]
 
@@ -324,10 +313,4 @@ def open_interactions(
         " ORDER BY i.create_time, i.interaction_id",
         (session_key,),
     )
-    found: list[InteractionRow] = []
-    for row in map(_interaction_row, rows):
-        max_bytes -= len(row.prompt)
-        if max_bytes < 0:
-            row.prompt = b""
-        found.append(row)
-    return found
+    return without_long_prompts(map(_interaction_row, rows), max_bytes)

@@ -1,0 +1,261 @@
+"""How a batch is written: one transaction, few statements, one outcome for each write."""
+
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+
+from runlane_server.core.model import SessionKey
+from runlane_server.core.rows import LeaseDropped, SessionInserted
+from runlane_server.store.base import (
+    CommitUnit,
+    LeaseRenewal,
+    Outcome,
+    Rejected,
+    RequestKey,
+    RequestRecord,
+    Unavailable,
+    Write,
+)
+from runlane_server.store.errors import StoreError, StoreUnavailable
+from runlane_server.store.postgres.connect import Conn, Writing, said
+from runlane_server.store.postgres.plan import BadRow, Raced
+from runlane_server.store.postgres.units import Known, Lease, Units
+
+Result = TypeVar("Result")
+
+_BLOCK = 64
+"""Keys that one number of the sequence stands for."""
+
+_ATTEMPTS = 3
+_OF_ONE_ROW = (
+    BadRow,
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
+    # Of our own code, or of the driver where a value has no form in the database.
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+
+_LOCK = (
+    "SELECT s.key, s.namespace, s.session_id, s.token, s.base_count"
+    " FROM unnest($1::text[], $2::text[]) AS u(namespace, session_id)"
+    " JOIN sessions s ON s.namespace = u.namespace AND s.session_id = u.session_id"
+    " ORDER BY s.key FOR NO KEY UPDATE OF s"
+)
+_FIND_REQUESTS = (
+    "SELECT r.request_id, r.scope, r.method, r.namespace, r.hash, r.answer, r.create_time"
+    " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])"
+    " AS u(request_id, scope, method, namespace) JOIN requests r"
+    " ON r.request_id = u.request_id AND r.scope = u.scope AND r.method = u.method"
+    " AND r.namespace = u.namespace"
+)
+_LOCK_LEASES = (
+    "SELECT l.activation_id, l.session_key, l.epoch, l.expire_time"
+    " FROM unnest($1::text[]) AS u(activation_id)"
+    " JOIN leases l ON l.activation_id = u.activation_id"
+    " ORDER BY l.activation_id FOR NO KEY UPDATE OF l"
+)
+
+
+def is_of_one_row(error: Exception) -> bool:
+    """Tells an error that one write brought in from one of the store itself."""
+    return isinstance(error, _OF_ONE_ROW)
+
+
+def must_say(status: str, wanted: str, otherwise: str) -> None:
+    """Raises StoreUnavailable where a statement has another status than it must have."""
+    if status != wanted:
+        raise StoreUnavailable(otherwise)
+
+
+class Committer:
+    """Writes batches, one at a time.
+
+    Attributes:
+        faults: For tests: called with `begin`, `unit`, `commit` before each of them; what
+            it raises counts as raised by the database. None in production.
+    """
+
+    def __init__(self, writing: Writing, begin: str) -> None:
+        """Makes a committer.
+
+        Args:
+            writing: Has the connection.
+            begin: Begins a transaction; its last part gives no row where the store is
+                another server's.
+        """
+        self._writing = writing
+        self._begin = begin
+        self._keys: list[int] = []
+        self.faults: Callable[[str], None] | None = None
+
+    async def commit(self, batch: Sequence[Write]) -> list[Outcome]:
+        """Writes a batch; returns once it is durable."""
+        try:
+            return await self._commit(batch)
+        except StoreError as error:
+            outcome = Unavailable(str(error))
+        except Exception as error:  # noqa: BLE001 - each write is told
+            # Also where a COMMIT was sent and not answered: it may be there or not.
+            outcome = Unavailable(said(error))
+        return [outcome] * len(batch)
+
+    async def _commit(self, batch: Sequence[Write]) -> list[Outcome]:
+        # Hardly ever is there a record of a request that gets here: looked for only then.
+        for looking in (False, *[True] * _ATTEMPTS):
+            try:
+                return await self.transaction(
+                    functools.partial(self._together, batch=batch, looking=looking)
+                )
+            except Raced:
+                continue
+            except Exception as error:
+                if not is_of_one_row(error):
+                    raise
+            # One of them is bad: the same again, each on its own ground.
+            return await self.transaction(functools.partial(self._one_by_one, batch=batch))
+        raise StoreUnavailable("another server wrote the same all the time")
+
+    async def transaction(self, work: Callable[[Any], Awaitable[Result]]) -> Result:
+        """Does a piece of work in one transaction, wholly or not at all.
+
+        Raises:
+            StoreUnavailable: Another server has the store.
+        """
+        faults = self.faults
+        if faults is not None:
+            faults("begin")
+        conn = await self._writing.get()
+        try:
+            must_say(await conn.execute(self._begin), "SELECT 1", "another server has the database")
+            done = await work(conn)
+            if faults is not None:
+                faults("commit")
+            must_say(await conn.execute("COMMIT"), "COMMIT", "the transaction was taken back")
+        except BaseException as error:
+            await self._writing.undo(error)
+            raise
+        return done
+
+    # --- a batch -----------------------------------------------------------
+
+    async def _together(
+        self, conn: Conn, batch: Sequence[Write], *, looking: bool
+    ) -> list[Outcome]:
+        units = Units(
+            await self._lock(conn, batch),
+            await self._requests(conn, batch) if looking else None,
+            await self._leases(conn, batch),
+            await self._fresh_keys(conn, batch),
+        )
+        outcomes = []
+        for one in batch:
+            if self.faults is not None:
+                self.faults("unit")
+            outcomes.append(units.write(one))
+        await units.finish().run(conn)
+        return outcomes
+
+    async def _one_by_one(self, conn: Conn, batch: Sequence[Write]) -> list[Outcome]:
+        await self._lock(conn, batch)  # All of them, in one order, as ever.
+        outcomes = []
+        for one in batch:
+            await conn.execute("SAVEPOINT one")
+            try:
+                outcomes += await self._together(conn, [one], looking=True)
+            except Exception as error:
+                if not is_of_one_row(error):
+                    raise
+                await conn.execute("ROLLBACK TO one")
+                outcomes.append(Rejected(said(error)))
+            await conn.execute("RELEASE one")
+        return outcomes
+
+    # --- what it starts from -----------------------------------------------
+
+    async def _lock(self, conn: Conn, batch: Sequence[Write]) -> dict[SessionKey, Known]:
+        names = {name for one in batch if isinstance(one, CommitUnit) for name in _sessions(one)}
+        if not names:
+            return {}
+        rows = await conn.fetch(
+            _LOCK, [name.namespace for name in names], [name.session_id for name in names]
+        )
+        return {
+            SessionKey(namespace, session_id): Known(key, token, token, base_count)
+            for key, namespace, session_id, token, base_count in rows
+        }
+
+    async def _requests(
+        self, conn: Conn, batch: Sequence[Write]
+    ) -> dict[RequestKey, RequestRecord]:
+        keys = [
+            one.request.key
+            for one in batch
+            if isinstance(one, CommitUnit) and one.request is not None
+        ]
+        if not keys:
+            return {}
+        rows = await conn.fetch(
+            _FIND_REQUESTS,
+            [key.request_id for key in keys],
+            [key.scope for key in keys],
+            [key.method for key in keys],
+            [key.namespace for key in keys],
+        )
+        found = {}
+        for request_id, scope, method, namespace, *record in rows:
+            key = RequestKey(namespace, method, scope, request_id)
+            found[key] = RequestRecord(key, *record)
+        return found
+
+    async def _leases(self, conn: Conn, batch: Sequence[Write]) -> dict[str, Lease]:
+        names: set[str] = set()
+        for one in batch:
+            if isinstance(one, LeaseRenewal):
+                names.add(one.activation_id)
+                continue
+            for commit in one.sessions:
+                for row in commit.rows:
+                    if type(row) is LeaseDropped and row.expired_at is not None:
+                        names.add(row.activation_id)
+        if not names:
+            return {}
+        rows = await conn.fetch(_LOCK_LEASES, list(names))
+        return {name: Lease(*rest) for name, *rest in rows}
+
+    async def _fresh_keys(self, conn: Conn, batch: Sequence[Write]) -> list[int]:
+        """Takes keys for the sessions that a batch may make; those of a failed one are lost."""
+        wanted = sum(
+            commit.expected_token is None
+            for one in batch
+            if isinstance(one, CommitUnit)
+            for commit in one.sessions
+        )
+        if len(self._keys) < wanted:
+            blocks = (wanted + _BLOCK - 1) // _BLOCK
+            rows = await conn.fetch(
+                "SELECT nextval('session_keys') FROM generate_series(1, $1::integer)", blocks
+            )
+            for (first,) in rows:
+                self._keys += range(first, first + _BLOCK)
+        taken, self._keys = self._keys[:wanted], self._keys[wanted:]
+        return taken
+
+
+def _sessions(unit: CommitUnit) -> list[SessionKey]:
+    """Returns the sessions that a unit is about, with the sources of forks."""
+    names = [key for key, _ in unit.unchanged]
+    for commit in unit.sessions:
+        names.append(commit.key)
+        names += [
+            SessionKey(commit.key.namespace, row.source_session_id)
+            for row in commit.rows
+            if type(row) is SessionInserted and row.source_session_id
+        ]
+    return names

@@ -1,0 +1,247 @@
+"""Connections: how they are made, what their errors mean, and who has them."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import asyncpg
+
+from runlane_server.store.errors import StoreCorrupt, StoreError, StoreRefused, StoreUnavailable
+
+Result = TypeVar("Result")
+
+SCHEMA = "runlane"
+"""The schema that all tables are in, so that a database may hold others beside them."""
+
+BROKEN = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    # The driver says this too where a connection ends while it begins to use it.
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+"""Errors after which a connection is not used again."""
+
+DRIVER_ERRORS = (asyncpg.PostgresError, *BROKEN)
+
+_STATEMENTS = 512
+# All that is asked often is found through an index, in the order of that index. So no plan
+# may depend on how full the tables were when it was made.
+_PLANS = {
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_material": "off",
+    # What is left of sorting is done a tie at a time.
+    "enable_sort": "off",
+}
+
+
+class Conn(Protocol):
+    """What is used of a connection."""
+
+    async def execute(self, query: str, *args: object) -> str:
+        """Runs a statement, or several without arguments; returns the last one's status."""
+
+    async def fetch(self, query: str, *args: object) -> list[Any]:
+        """Runs a statement and returns its rows."""
+
+    async def fetchrow(self, query: str, *args: object) -> Any:
+        """Runs a statement and returns its first row, or None."""
+
+    async def fetchval(self, query: str, *args: object) -> Any:
+        """Runs a statement and returns the first column of its first row, or None."""
+
+
+class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
+    """A connection on which nothing is ever set, so that nothing has to be reset."""
+
+    def get_reset_query(self) -> str:
+        """Returns no statement."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the database is, and how long it may take.
+
+    Attributes:
+        dsn: postgresql://...; it may hold a password, and is shown nowhere.
+        statement_timeout: Seconds that a statement may take.
+        connect_timeout: Seconds that it may take to connect.
+    """
+
+    dsn: str = field(repr=False)
+    statement_timeout: float = 30.0
+    connect_timeout: float = 10.0
+
+    def arguments(self, purpose: str, **settings: str) -> dict[str, Any]:
+        """Returns what the driver is called with; `purpose` is what the database shows."""
+        milliseconds = str(round(self.statement_timeout * 1000))
+        return {
+            "dsn": self.dsn,
+            "timeout": self.connect_timeout,
+            # Beyond the server's own limit: it is for a network that says nothing any more.
+            "command_timeout": self.statement_timeout + 5,
+            "statement_cache_size": _STATEMENTS,
+            # A text over this size would not be kept prepared; ours are composed, and long.
+            "max_cacheable_statement_size": 0,
+            "connection_class": _Connection,
+            "server_settings": {
+                "application_name": f"runlane {purpose} {socket.gethostname()}:{os.getpid()}",
+                "search_path": SCHEMA,
+                "statement_timeout": milliseconds,
+                "idle_in_transaction_session_timeout": milliseconds,
+                **settings,
+            },
+        }
+
+    async def connect(self, purpose: str, **settings: str) -> Any:
+        """Opens a connection.
+
+        Raises:
+            StoreUnavailable: The database cannot be reached, or does not let us in.
+        """
+        try:
+            return await asyncpg.connect(**self.arguments(purpose, **settings))
+        except (asyncpg.exceptions.ClientConfigurationError, ValueError):
+            # The driver's own words may show a part of the address.
+            raise StoreRefused("the address of the database cannot be read") from None
+        except DRIVER_ERRORS as error:
+            raise StoreUnavailable(f"the database cannot be reached: {said(error)}") from None
+
+
+def said(error: BaseException) -> str:
+    """Returns an error in one line, for operators."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def translated(error: Exception) -> StoreError:
+    """Says what an error of the driver means to who uses the store."""
+    if isinstance(error, (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)):
+        return StoreCorrupt(said(error))
+    return StoreUnavailable(said(error))
+
+
+class Writing:
+    """The one connection that writes; made again where it was lost."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._conn: Any = None
+
+    async def get(self) -> Any:
+        """Returns the connection, in no transaction."""
+        conn = self._conn
+        if conn is None or conn.is_closed():
+            self._conn = None
+            # A batch reads what was committed while it waited for its locks.
+            conn = await self._address.connect(
+                "write",
+                default_transaction_read_only="off",
+                default_transaction_isolation="read committed",
+                **_PLANS,
+            )
+            # A role may have been told not to wait for the disk. An answer is durable.
+            await conn.execute(
+                "SELECT set_config('synchronous_commit', 'on', false)"
+                " WHERE current_setting('synchronous_commit') = 'off'"
+            )
+            self._conn = conn
+        return conn
+
+    async def undo(self, error: BaseException) -> None:
+        """Leaves the transaction that an error ended; a broken connection is given up."""
+        conn = self._conn
+        if conn is None or conn.is_closed():
+            return
+        # What the driver cannot encode it says in an error of its own, before it sends a byte.
+        if isinstance(error, BROKEN) and not isinstance(error, ValueError):
+            conn.terminate()
+            return
+        try:
+            if conn.is_in_transaction():
+                await conn.execute("ROLLBACK")
+        except DRIVER_ERRORS:
+            conn.terminate()
+
+    async def close(self) -> None:
+        """Ends the connection."""
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            await close_quietly(conn)
+
+
+async def close_quietly(conn: Any) -> None:
+    """Ends a connection that may be broken."""
+    try:
+        await conn.close(timeout=2)
+    except DRIVER_ERRORS:
+        conn.terminate()
+
+
+class Reading:
+    """A few connections that can only read.
+
+    A read runs to its end whatever becomes of who waits for it: so no cancelled caller leaves
+    a connection in the middle of something.
+    """
+
+    def __init__(self, address: Address, count: int) -> None:
+        self._address = address
+        self._count = count
+        self._pool: Any = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def open(self) -> None:
+        """Makes the pool; connections are made when they are needed."""
+        arguments = self._address.arguments(
+            "read",
+            default_transaction_read_only="on",
+            default_transaction_isolation="repeatable read",
+            **_PLANS,
+        )
+        self._pool = await asyncpg.create_pool(min_size=0, max_size=self._count, **arguments)
+
+    def submit(
+        self, function: Callable[..., Awaitable[Result]], *args: object, several: bool = False
+    ) -> "asyncio.Future[Result]":
+        """Starts a read; with `several` statements it sees one snapshot."""
+        task = asyncio.get_running_loop().create_task(self._run(function, args, several))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return asyncio.shield(task)
+
+    async def _run(
+        self, function: Callable[..., Awaitable[Result]], args: tuple[object, ...], several: bool
+    ) -> Result:
+        try:
+            async with self._pool.acquire() as conn:
+                try:
+                    if not several:
+                        return await function(conn, *args)
+                    async with conn.transaction():
+                        return await function(conn, *args)
+                except BROKEN:
+                    conn.terminate()
+                    raise
+        except DRIVER_ERRORS as error:
+            raise translated(error) from error
+
+    async def close(self) -> None:
+        """Lets the reads that run come to their end, then closes all connections."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            with contextlib.suppress(*DRIVER_ERRORS):
+                await asyncio.wait_for(pool.close(), 5)
+            pool.terminate()

@@ -1,0 +1,93 @@
+"""The schema of a database: whether it is one of ours, and what it lacks."""
+
+import secrets
+import uuid
+from typing import Any
+
+from runlane_server.store.errors import StoreRefused
+from runlane_server.store.migrate import Migration, plan, read_migrations
+from runlane_server.store.postgres.connect import SCHEMA, Conn
+from runlane_server.store.postgres.hold import MIGRATING
+
+_OLDEST = 140_000
+_PACKAGE = "runlane_server.store.postgres"
+_WHERE = "the database"
+_SECRET_BYTES = 32
+_MIGRATION_SECONDS = 24 * 3600
+
+
+async def refuse_unfit(conn: Conn) -> None:
+    """Raises StoreRefused where a database cannot hold a store. Changes nothing."""
+    version = int(await conn.fetchval("SHOW server_version_num"))
+    if version < _OLDEST:
+        raise StoreRefused(f"PostgreSQL {version // 10_000} is too old; 14 is the oldest that does")
+    encoding = await conn.fetchval("SHOW server_encoding")
+    if encoding != "UTF8":
+        raise StoreRefused(f"the database has the encoding {encoding}; UTF8 is wanted")
+
+
+async def has_store(conn: Conn) -> bool:
+    """Tells whether there is a store of ours."""
+    return await conn.fetchval("SELECT to_regclass($1)", f"{SCHEMA}.migrations") is not None
+
+
+async def missing(conn: Conn, *, verify: bool = False) -> list[Migration]:
+    """Tells which migrations a database lacks, or raises StoreRefused. Changes nothing."""
+    tables = await conn.fetchval(
+        "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = $1",
+        SCHEMA,
+    )
+    applied: dict[int, str] = {}
+    if tables:
+        if not await has_store(conn):
+            raise StoreRefused(f"{_WHERE} has a schema {SCHEMA!r} that is not one of Runlane")
+        rows: list[Any] = await conn.fetch("SELECT version, checksum FROM migrations")
+        applied = {row[0]: row[1] for row in rows}
+        if not applied:
+            raise StoreRefused(f"{_WHERE} has tables, but no migration that made them")
+    return plan(read_migrations(_PACKAGE), applied, _WHERE, verify=verify)
+
+
+async def prepare(conn: Any, now: int) -> None:
+    """Gives the database its schema, in one transaction, and the store its row.
+
+    Raises:
+        StoreRefused: It is not one of ours, is newer, was changed, or is being migrated.
+    """
+    if not await conn.fetchval(f"SELECT pg_try_advisory_lock({MIGRATING})"):
+        raise StoreRefused(f"{_WHERE} is being migrated by another server")
+    try:
+        wanted = await missing(conn)
+        async with conn.transaction():
+            if wanted:
+                await _migrate(conn, wanted, now)
+            await conn.execute(
+                "INSERT INTO store (id, store_id, epoch, secret) VALUES (1, $1, 1, $2)"
+                " ON CONFLICT DO NOTHING",
+                f"sto_{uuid.uuid4()}",
+                secrets.token_bytes(_SECRET_BYTES),
+            )
+    finally:
+        await conn.execute(f"SELECT pg_advisory_unlock({MIGRATING})")
+
+
+async def _migrate(conn: Any, wanted: list[Migration], now: int) -> None:
+    # Asked for first: who may not make a schema may use one that was made for it.
+    if not await conn.fetchval("SELECT to_regnamespace($1)::oid", SCHEMA):
+        await conn.execute(f"CREATE SCHEMA {SCHEMA}")
+    await conn.execute(
+        "CREATE TABLE IF NOT EXISTS migrations (version integer PRIMARY KEY,"
+        " name text NOT NULL, checksum text NOT NULL, apply_time bigint NOT NULL)"
+    )
+    # A migration may take as long as it takes.
+    await conn.execute("SET LOCAL statement_timeout = 0")
+    for migration in wanted:
+        await conn.execute(migration.sql, timeout=_MIGRATION_SECONDS)
+        await conn.execute(
+            "INSERT INTO migrations VALUES ($1, $2, $3, $4)",
+            migration.version,
+            migration.name,
+            migration.checksum,
+            now,
+        )

@@ -1,0 +1,383 @@
+"""What concerns a PostgreSQL database alone: who holds it, what it is, what is lost with it."""
+
+import asyncio
+import contextlib
+import os
+
+import asyncpg
+import pytest
+from runlane_server.store.base import (
+    Committed,
+    CommitUnit,
+    Duplicate,
+    Unavailable,
+)
+from runlane_server.store.errors import StoreRefused, StoreUnavailable
+from runlane_server.store.migrate import Migration, read_migrations
+from runlane_server.store.postgres import Address, PostgresStore, check_database, schema
+from runlane_server.store.postgres.hold import MIGRATING
+from store_builders import Scripted, request
+from support.postgres import PASSWORD
+
+pytestmark = pytest.mark.asyncio
+
+PACKAGE = "runlane_server.store.postgres"
+
+
+async def write(store, *units):
+    assert await store.commit(units) == [Committed()] * len(units)
+
+
+async def run(url, sql):
+    conn = await asyncpg.connect(url)
+    try:
+        return await conn.fetch(sql) if sql.startswith("SELECT") else await conn.execute(sql)
+    finally:
+        await conn.close()
+
+
+async def refused(url, *words, **how):
+    store = PostgresStore(Address(url, **how))
+    with pytest.raises(StoreRefused) as caught:
+        await store.open(0, "")
+    for word in words:
+        assert word in str(caught.value)
+    assert not store.is_open
+    return str(caught.value)
+
+
+async def opened(url):
+    store = PostgresStore(Address(url))
+    await store.open(0, "")
+    await store.close()
+    return store.info
+
+
+async def within(seconds, holds):
+    async with asyncio.timeout(seconds):
+        while not await holds():  # noqa: ASYNC110 - the database sets no event
+            await asyncio.sleep(0.02)
+
+
+# --- what a database is ----------------------------------------------------------------
+
+
+async def test_store_is_the_same_after_it_was_opened_again(postgres):
+    store = PostgresStore(Address(postgres))
+    await store.open(0, "")
+    s = Scripted()
+    await write(store, s.create().unit(), s.start(b"kept").unit(request(s.session_id)))
+    info = store.info
+    assert (info.kind, info.durable, info.epoch, len(info.secret)) == ("postgresql", True, 1, 32)
+    await store.close()
+    await store.close()
+    again = PostgresStore(Address(postgres))
+    await again.open(0, "")
+    assert again.info == info
+    assert (await again.live(s.key, 9, 999, 9)).messages[0].data == b"kept"
+    assert await again.check() == []
+    await again.close()
+
+
+async def test_a_database_may_hold_other_things(database):
+    await run(database, "CREATE TABLE sessions (mine integer)")
+    info = await opened(database)
+    assert await opened(database) == info
+    assert await run(database, "SELECT * FROM sessions") == []
+
+
+async def test_foreign_schema_is_refused_and_stays_as_it_was(database):
+    await run(database, "CREATE SCHEMA runlane")
+    await run(database, "CREATE TABLE runlane.mine (x integer)")
+    await refused(database, "not one of Runlane")
+    assert len(await run(database, "SELECT 1 FROM pg_tables WHERE schemaname = 'runlane'")) == 1
+
+
+async def test_role_that_may_not_make_a_schema_uses_the_one_that_was_made_for_it(
+    postgres_server, database
+):
+    locked = postgres_server.url("fresh", f"locked:{PASSWORD}")
+    await refused(locked, "permission denied")
+    await run(database, "CREATE SCHEMA runlane AUTHORIZATION locked")
+    await opened(locked)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE runlane.migrations SET checksum = 'x'",
+        "DELETE FROM runlane.migrations",
+        "INSERT INTO runlane.migrations VALUES (99, 'later', 'x', 0)",
+        "DROP TABLE runlane.migrations",
+    ],
+)
+async def test_newer_schema_and_changed_history_are_refused(database, sql):
+    await opened(database)
+    await run(database, sql)
+    await refused(database)
+
+
+async def test_older_schema_is_migrated_or_stays_as_it_was(database, monkeypatch):
+    info = await opened(database)
+    known = read_migrations(PACKAGE)
+
+    def with_next(sql):
+        later = Migration(known[-1].version + 1, "later", sql, "sum")
+        monkeypatch.setattr(schema, "read_migrations", lambda _package: [*known, later])
+
+    with_next("CREATE TABLE later (x integer);\nCREATE TABLE later (x integer);\n")
+    await refused(database, "already exists")
+    with pytest.raises(StoreRefused, match="may not be made"):
+        await check_database(Address(database))
+    monkeypatch.undo()
+    assert await opened(database) == info
+    with_next("CREATE TABLE later (x integer);\n")
+    assert await opened(database) == info
+    monkeypatch.undo()
+    await refused(database, f"schema version {known[-1].version + 1}")
+
+
+async def test_start_fails_while_another_server_migrates(database):
+    conn = await asyncpg.connect(database)
+    await conn.execute(f"SELECT pg_advisory_lock({MIGRATING})")
+    await refused(database, "being migrated")
+    await conn.close()
+    await opened(database)
+
+
+async def test_check_of_a_database(database, postgres_server):
+    with pytest.raises(StoreRefused, match="no store"):
+        await check_database(Address(database))
+    store = PostgresStore(Address(database))
+    await store.open(0, "")
+    s = Scripted()
+    await write(store, s.create().unit(), s.start().unit())
+    assert await check_database(Address(database)) == [], "also beside its server"
+    await store.close()
+    await run(database, "UPDATE runlane.runs SET phase = 3")
+    (found,) = await check_database(Address(database))
+    assert "not active" in found
+
+
+async def test_what_cannot_be_reached_is_refused_without_its_password(postgres_server):
+    port = postgres_server.port
+    for url, word in (
+        (f"postgresql://locked:hush-hush@127.0.0.1:{port}/postgres", "password"),
+        (f"postgresql://runlane:hush-hush@127.0.0.1:{port}/nowhere", "nowhere"),
+        ("postgresql://runlane:hush-hush@127.0.0.1:1/test", "reached"),
+        ("postgresql://runlane:hush-hush@no-such-host.invalid/test", "reached"),
+        ("postgresql://runlane:hush-hush@127.0.0.1:port/test", "address"),
+        (f"postgresql://runlane:hush-hush@127.0.0.1:{port}/test?sslmode=hush", "address"),
+    ):
+        told = await refused(url, word)
+        assert "hush" not in told
+        assert "\n" not in told
+    assert "hush" not in repr(Address("postgresql://runlane:hush-hush@host/test"))
+
+
+# --- one server a database -------------------------------------------------------------
+
+
+async def test_second_opener_is_refused_and_told_who_holds_it(postgres, one):
+    await refused(postgres, "in use by", f":{os.getpid()}", "one server a database")
+    s = Scripted()
+    await write(one, s.create().unit())
+    info = one.info
+    await one.close()
+    assert await opened(postgres) == info
+
+
+async def _cut(postgres, purpose):
+    sql = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"  # noqa: S608
+        f" WHERE application_name LIKE 'runlane {purpose} %'"
+    )
+    assert [row[0] for row in await run(postgres, sql)] == [True]
+
+
+async def _goes_on(store):
+    async def holds():
+        return await store.commit([CommitUnit()]) == [Committed()]
+
+    await within(10, holds)
+
+
+async def _held_anew(store, before):
+    """Waits until the connection that held the store is known to be lost, and there is another."""
+
+    async def holds():
+        return store._hold.conn is not before and not store._hold._why_not
+
+    await within(10, holds)
+
+
+async def test_store_is_away_until_it_is_held_again(postgres, one, monkeypatch):
+    s = Scripted()
+    await write(one, s.create().unit())
+    allowed = asyncio.Event()
+    take = one._hold._take_again
+
+    async def later():
+        await allowed.wait()
+        return await take()
+
+    monkeypatch.setattr(one._hold, "_take_again", later)
+    await _cut(postgres, "hold")
+
+    async def away():
+        return type((await one.commit([CommitUnit()]))[0]) is Unavailable
+
+    await within(5, away)
+    for call in (one.load(s.key), one.live(s.key, 1, 1, 1), one.sweep(s.key, 1)):
+        with pytest.raises(StoreUnavailable):
+            await call
+    allowed.set()
+    await _goes_on(one)
+    await write(one, s.start().unit())
+    assert (await one.load(s.key)).token == s.token
+    await refused(postgres, "in use")
+
+
+async def test_server_that_was_taken_over_writes_nothing_more(postgres, one):
+    s = Scripted()
+    await write(one, s.create().unit())
+    token = s.token
+    await run(postgres, "UPDATE runlane.store SET holder = 'another'")
+    (outcome,) = await one.commit([s.start().unit()])
+    assert isinstance(outcome, Unavailable)
+    assert "another server" in outcome.detail
+    with pytest.raises(StoreUnavailable):
+        await one.sweep(s.key, 1)
+    assert (await one.load(s.key)).token == token
+    await _cut(postgres, "hold")
+
+    async def gone():
+        return "start this one anew" in (await one.commit([CommitUnit()]))[0].detail
+
+    await within(5, gone)
+    with pytest.raises(StoreUnavailable):
+        await one.load(s.key)
+
+
+async def test_opener_waits_for_a_transaction_of_who_had_the_store(postgres, one, monkeypatch):
+    """The lock was lost in the middle of a batch: whoever opens next sees it, or it is not there."""
+    s = Scripted()
+    await write(one, s.create().unit())
+    entered, go = asyncio.Event(), asyncio.Event()
+    together = one.committer._together
+
+    async def slow(conn, **how):
+        done = await together(conn, **how)
+        entered.set()
+        await go.wait()
+        return done
+
+    async def never():
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(one.committer, "_together", slow)
+    monkeypatch.setattr(one._hold, "_take_again", never)
+    writing = asyncio.ensure_future(one.commit([s.start(b"just in time").unit()]))
+    await entered.wait()
+    await _cut(postgres, "hold")
+    other = PostgresStore(Address(postgres))
+    opening = asyncio.ensure_future(other.open(0, ""))
+    await asyncio.sleep(0.3)
+    assert not opening.done()
+    go.set()
+    assert await writing == [Committed()]
+    await opening
+    assert [one.data for one in await other.messages(s.key, 1, 9, 9, 999)] == [b"just in time"]
+    await other.close()
+
+
+# --- connections that are lost ---------------------------------------------------------
+
+
+async def test_lost_connection_in_a_batch_makes_all_of_it_unavailable(postgres_server, one):
+    s, other = Scripted(), Scripted()
+    await write(one, s.create().unit(), other.create().unit())
+    for point in ("unit", "commit"):
+        token, sequence, messages = s.token, s.sequence, s.messages
+        asked, held = request(s.session_id), one._hold.conn
+
+        def cut(where, point=point, store=one):
+            if where == point:
+                store.committer.faults = None
+                assert postgres_server.terminate("test") >= 2
+
+        one.committer.faults = cut
+        outcomes = await one.commit([s.start().unit(asked), CommitUnit()])
+        assert [type(outcome) for outcome in outcomes] == [Unavailable, Unavailable]
+        await _goes_on(one)
+        await _held_anew(one, held)
+        assert await one.find_request(asked.key) is None
+        assert (await one.load(s.key)).token == token
+        s.token, s.sequence, s.messages = token, sequence, messages
+    await write(one, s.start().unit())
+
+
+async def test_commit_that_was_done_and_not_answered_is_settled_by_its_request(one, monkeypatch):
+    s = Scripted()
+    await write(one, s.create().unit())
+    asked = request(s.session_id)
+    conn = await one._writing.get()
+    execute = conn.execute
+
+    async def cut(query, *args, **how):
+        status = await execute(query, *args, **how)
+        if query == "COMMIT":
+            conn.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle")
+        return status
+
+    monkeypatch.setattr(conn, "execute", cut)
+    unit = s.start().unit(asked)
+    assert [type(one) for one in await one.commit([unit])] == [Unavailable]
+    assert await one.find_request(asked.key) == asked
+    assert await one.commit([unit]) == [Duplicate(asked)]
+
+
+async def test_read_over_its_time_is_unavailable_and_harms_no_other(postgres):
+    store = PostgresStore(Address(postgres, statement_timeout=1.0), readers=1)
+    await store.open(0, "")
+
+    async def slow(conn):
+        await conn.fetch("SELECT pg_sleep(30)")
+
+    with pytest.raises(StoreUnavailable):
+        await store._read(slow)
+    assert await store.timers() == []
+    await store.close()
+
+
+async def test_cancelled_calls_leave_no_connection_behind(postgres, one):
+    s = Scripted()
+    await write(one, s.create().unit())
+    for number in range(300):
+        calls = [one.live(s.key, 5, 99, 9), one.session(s.key), one.commit([CommitUnit()])]
+        task = asyncio.ensure_future(calls[number % 3])
+        for other in calls:
+            if other is not calls[number % 3]:
+                other.close()
+        for _ in range(number % 7):
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    await _goes_on(one)
+    await one.live(s.key, 5, 99, 9)
+    sql = "SELECT state FROM pg_stat_activity WHERE datname = 'test' AND pid <> pg_backend_pid()"
+    states = [row[0] for row in await run(postgres, sql)]
+    assert states == ["idle"] * 4, "two read, one writes, one holds"
+
+
+async def test_role_that_does_not_wait_for_the_disk_waits_here(postgres):
+    await run(postgres, "ALTER DATABASE test SET synchronous_commit = off")
+    try:
+        store = PostgresStore(Address(postgres))
+        await store.open(0, "")
+        assert await (await store._writing.get()).fetchval("SHOW synchronous_commit") == "on"
+        await store.close()
+    finally:
+        await run(postgres, "ALTER DATABASE test RESET synchronous_commit")
