@@ -2,12 +2,14 @@
 PYTHON ?= python3
 # Tests that run beside each other.
 JOBS ?= 2
+# Where `make serve` listens.
+LISTEN ?= 127.0.0.1:7480
 VENV := .venv
 BIN := $(VENV)/bin
 GEN_VENV := .venv-gen
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format gen gen-check bench postgres serve clean
+.PHONY: help demo tools test test-long lint format gen gen-check bench postgres serve clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,8 +35,11 @@ $(GEN_VENV)/.done: Makefile
 demo: $(VENV)/.run ## the main job, told by a program: submit, steer, follow up, fork, survive a kill
 	$(BIN)/python examples/session_demo.py
 
-serve: $(VENV)/.run ## a server on 127.0.0.1:7480 with its data in ./runlane.db
-	$(BIN)/runlane serve --store sqlite:runlane.db
+serve: $(VENV)/.run ## a server on 127.0.0.1:7480 (LISTEN=...) with its data in ./runlane.db
+	$(BIN)/runlane serve --store sqlite:runlane.db --listen $(LISTEN)
+
+tools: $(VENV)/.dev ## grpcurl and buf in .venv/bin, for the walks of the documents
+	@echo 'export PATH="$(CURDIR)/$(BIN):$$PATH"'
 
 postgres: ## install Debian's PostgreSQL for the tests, where there is none
 	@ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || command -v initdb > /dev/null || { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends postgresql; }

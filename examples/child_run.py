@@ -5,6 +5,7 @@ runs work nobody has the parent; a question of theirs would show on it, and to i
 would end them too.
 """
 
+import argparse
 import asyncio
 import sys
 import uuid
@@ -56,4 +57,13 @@ async def main(target: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:7480"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "server", nargs="?", default="127.0.0.1:7480", help="where it is (127.0.0.1:7480)"
+    )
+    try:
+        asyncio.run(main(parser.parse_args().server))
+    except runlane.TransportError as error:
+        sys.exit(f"no server answered: {error}")

@@ -4,6 +4,7 @@ Start a server, `runlane serve --store memory`, then run this file. A tool that 
 is run again by the next executor; one that must not leaves its run OUTCOME_UNKNOWN.
 """
 
+import argparse
 import asyncio
 import os
 import sys
@@ -43,7 +44,7 @@ async def main(target: str) -> None:
         name = f"agent-{uuid.uuid4().hex[:8]}"
         async with runlane.Client(target) as client:
             receipt = await runlane.SessionManager(client, name, agent=name).submit("go")
-            command = [sys.executable, __file__, target, name, str(again)]
+            command = [sys.executable, __file__, target, "--die", name, str(again)]
             await (await asyncio.create_subprocess_exec(*command)).wait()
             print("died in a tool that", "may" if again else "must not", "run twice")
             other = asyncio.create_task(execute(target, name, again=again, dies=False))
@@ -53,6 +54,20 @@ async def main(target: str) -> None:
 
 
 if __name__ == "__main__":
-    server, *child = sys.argv[1:] or ["127.0.0.1:7480"]
-    dying = child and execute(server, child[0], again=child[1] == "True", dies=True)
-    asyncio.run(dying or main(server))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "server", nargs="?", default="127.0.0.1:7480", help="where it is (127.0.0.1:7480)"
+    )
+    # What it starts itself with, as the process that dies: a name, and whether it may run twice.
+    parser.add_argument("--die", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    try:
+        if given.die:
+            name, again = given.die
+            asyncio.run(execute(given.server, name, again=again == "True", dies=True))
+        else:
+            asyncio.run(main(given.server))
+    except runlane.TransportError as error:
+        sys.exit(f"no server answered: {error}")

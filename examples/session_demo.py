@@ -7,6 +7,7 @@ server process with its data in one file; the model is ten lines and needs no ke
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 import tempfile
@@ -176,4 +177,9 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__)
+    else:
+        # That the server is away for a while is a part of the story, and no news.
+        logging.getLogger("runlane.executor").setLevel(logging.ERROR)
+        asyncio.run(main())

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import signal
 import socket
@@ -22,10 +23,12 @@ from runlane_server.app.keys import KeyRing
 from runlane_server.app.service import App, Committed
 from runlane_server.core.model import Rules
 from runlane_server.executors import EMBEDDED_PREFIX, EmbeddedExecutor
+from runlane_server.quota_settings import default_quota, own_quotas
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.clock import Clock
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Time
+from runlane_server.runtime.quotas import make_quotas
 from runlane_server.runtime.stats import Stats
 from runlane_server.settings import Settings, SettingsError, is_database
 from runlane_server.store.base import Store
@@ -107,7 +110,9 @@ def make_app(settings: Settings, store: Store, clock: Time, traces: "Traces | No
     )
     bus, dispatch, codec = Bus(settings.bookmark_seconds), Dispatch(), ProtoCodec()
     stats = Stats()
-    observer = Committed(bus, dispatch, stats, traces.committed if traces is not None else None)
+    quotas = make_quotas(default_quota(settings), own_quotas(settings), store.usage, clock.now)
+    watcher = traces.committed if traces is not None else None
+    observer = Committed(bus, dispatch, stats, quotas, watcher)
     engine = Engine(
         store,
         codec,
@@ -122,7 +127,7 @@ def make_app(settings: Settings, store: Store, clock: Time, traces: "Traces | No
         stats=stats,
     )
     limits = Limits(settings.streams_max, settings.request_keep_hours * 3600 * MICROSECONDS)
-    services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits)
+    services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits, quotas)
     limits_shown = [*FIXED_LIMITS, *settings.limits()]
     return App(services, observer, metadata.version("runlane"), limits_shown)
 
@@ -335,7 +340,9 @@ def _refuse_taken(addresses: Sequence[str]) -> None:
             try:
                 probe.bind((host.strip("[]"), int(port)))
             except OSError as error:
-                raise OSError(f"cannot listen on {address}: {error.strerror}") from error
+                taken = error.errno == errno.EADDRINUSE
+                advice = "; a server may run there already, --listen names another" if taken else ""
+                raise OSError(f"cannot listen on {address}: {error.strerror}{advice}") from error
 
 
 def _bound(address: str, port: int) -> str:

@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -33,7 +33,11 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as SourceError
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 from runlane_server.access_settings import JwtConfig, check_access
+from runlane_server.quota_settings import Amount, QuotaConfig, check_quotas
 
 DEFAULT_FILE = "runlane.toml"
 """Read where no other file is named and it is there."""
@@ -368,6 +372,21 @@ class Settings(BaseSettings):
     keepalive_timeout_seconds: int = Field(default=10, ge=1, le=600)
     """How long it may take to give one; then its connection is dropped."""
 
+    quota_requests_per_second: Amount = 0
+    """Calls of a namespace. 0: no limit, as with all quotas."""
+    quota_events_per_second: Amount = 0
+    """Events that the calls of a namespace append."""
+    quota_burst_seconds: int = Field(default=10, ge=1, le=3600)
+    """So many seconds' worth of a rate may come at once."""
+    quota_sessions_max: Amount = 0
+    """Sessions of a namespace."""
+    quota_open_streams_max: Amount = 0
+    """Event streams of a namespace that are open on this server."""
+    quota_stored_bytes_max: Amount = 0
+    """Bytes of a namespace's messages, waiting input and events."""
+    quota: tuple[QuotaConfig, ...] = ()
+    """Quotas of single namespaces: the tables `[[quota]]`."""
+
     metrics_listen: Annotated[str, AfterValidator(_metrics_address)] = ""
     """Where to serve metrics for Prometheus: HOST:PORT. Empty: nowhere."""
     otel: bool = False
@@ -388,6 +407,7 @@ class Settings(BaseSettings):
                 f"{self.metrics_listen} can be reached from other machines; to serve metrics there "
                 "all the same say --insecure-listen"
             )
+        check_quotas(self.quota)
         names = [agent.name for agent in self.agent]
         for name in names:
             if names.count(name) > 1:
@@ -541,13 +561,16 @@ def _describe(
 ) -> str:
     """Returns a line for each mistake, with its key and where that was read."""
     lines = []
-    for mistake in error.errors(include_url=False, include_input=False):
+    mistakes = error.errors(include_url=False, include_input=False)
+    # A list whose items are wrong is also too short: without them.
+    above = {mistake["loc"][:end] for mistake in mistakes for end in range(len(mistake["loc"]))}
+    for mistake in mistakes:
         location = mistake["loc"]
+        if mistake["type"] == "too_short" and location in above:
+            continue
         key = ".".join(str(part) for part in location)
         first = str(location[0]) if location else ""
-        text = mistake["msg"].removeprefix("Value error, ")
-        if mistake["type"] == "extra_forbidden":
-            text = "there is no such key"
+        text = _in_words(mistake)
         if not first:
             lines.append(text)
         elif first in given:
@@ -559,3 +582,19 @@ def _describe(
         else:
             lines.append(f"{key}: {text}")
     return "\n".join(lines)
+
+
+def _in_words(mistake: "ErrorDetails") -> str:
+    """Returns what is wrong with a value, without the terms of the library that found it."""
+    context = mistake.get("ctx", {})
+    match mistake["type"]:
+        case "extra_forbidden":
+            return "there is no such key"
+        case "missing":
+            return "is missing"
+        case "union_tag_not_found":
+            return "kind is missing"
+        case "union_tag_invalid":
+            return f"kind is {context['tag']!r}; there are {context['expected_tags']}"
+    text = mistake["msg"].removeprefix("Value error, ")
+    return text.replace("Input should be", "should be", 1)

@@ -117,7 +117,7 @@ async def test_keys_are_made_listed_and_revoked(server):
         assert made.key.scopes == (runlane.Scope.READ, runlane.Scope.ADMIN)
         assert made.key.create_time == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
         assert (made.key.expire_time, made.replayed) == (None, False)
-        with pytest.raises(ValueError, match="no Scope"):
+        with pytest.raises(ValueError, match="no scope"):
             await client.create_key("bot", ["fly"])
         page = await client.list_keys(include_ended=True, after="before", limit=3)
         assert (page.items, page.next_cursor) == ((made.key,), "more")

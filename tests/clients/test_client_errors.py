@@ -7,6 +7,7 @@ from client_fakes import details_of
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 from runlane import errors
+from runlane._retry import Policy, delay, reopenable, retryable
 
 DETAILS = "grpc-status-details-bin"
 
@@ -74,3 +75,18 @@ def test_violations_name_the_fields():
     assert isinstance(error, errors.FieldInvalid)
     assert error.violations == (("content", "empty"),)
     assert error.violations[0].field == "content"
+
+
+@pytest.mark.parametrize(("retry_after", "again"), [(0.25, True), (None, False)])
+def test_only_what_time_heals_of_a_quota_is_tried_again(retry_after, again):
+    error = errors.QuotaExceeded(
+        "QUOTA_EXCEEDED",
+        "too much",
+        code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+        retry_after=retry_after,
+    )
+    assert retryable(error, Policy()) is again
+    for connected in (False, True):
+        assert reopenable(error, connected=connected) is again
+    if retry_after is not None:
+        assert delay(1, error) > retry_after

@@ -165,7 +165,7 @@ async def test_drain_finishes_what_runs_also_where_a_poll_hangs(script, client, 
     assert script.commits[-1].finish.WhichOneof("outcome") == "completed"
 
 
-async def test_a_drain_that_cannot_be_told_still_takes_no_more(script: Script, client):
+async def test_a_drain_that_cannot_be_told_still_takes_no_more(script: Script, client, caplog):
     async def drain(request, context):
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "no")
 
@@ -174,6 +174,67 @@ async def test_a_drain_that_cannot_be_told_still_takes_no_more(script: Script, c
     run = asyncio.create_task(executor.run())
     await script.server.called("PollActivation")
     script.draining.set()
-    with pytest.raises(TransportError):
-        await executor.drain()
+    with caplog.at_level("INFO", "runlane.executor"):
+        await asyncio.wait_for(executor.drain(), 10)
+    assert "was not told of the drain" in caplog.text
     await asyncio.wait_for(run, 10)
+
+
+async def test_a_drain_where_no_server_answers_ends_all_the_same(
+    script: Script, client, caplog, monkeypatch
+):
+    monkeypatch.setattr("runlane._executor.loop._LAST_POLL", 0.2)
+    executor = Executor(client, Agent("demo", model=Echo()))
+    run = asyncio.create_task(executor.run())
+    await script.server.called("PollActivation")
+    await script.server.stop()
+    await asyncio.wait_for(executor.drain(), 10)
+    await asyncio.wait_for(run, 10)
+    assert "was not told of the drain" in caplog.text
+
+
+async def test_a_server_that_is_away_is_told_of_once_and_when_it_is_back(
+    script: Script, client, caplog
+):
+    caplog.set_level("INFO", "runlane.executor")
+    target = script.server.target
+    await script.server.stop()
+    executor = Executor(client, Agent("demo", model=Echo()))
+    missed = asyncio.Event()
+    unreached = executor._unreached
+
+    def many(error):
+        unreached(error)
+        if executor._missed == 4:
+            missed.set()
+
+    executor._unreached = many
+    async with executor:
+        await asyncio.wait_for(missed.wait(), 20)
+        told = [record.getMessage() for record in caplog.records]
+        assert len(told) == 1
+        assert f"cannot reach the server at {target}" in told[0]
+        await script.server.start(target)
+        script.leases.put_nowait(lease())
+        await script.end()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert f"{target} answers again" in caplog.text
+
+
+async def test_a_connection_that_is_cut_once_is_no_outage(script: Script, client, caplog):
+    caplog.set_level("INFO", "runlane.executor")
+    works = script.poll
+    cuts = 1
+
+    async def poll(request, context):
+        nonlocal cuts
+        if cuts:
+            cuts -= 1
+            await context.abort(UNAVAILABLE, "going away")
+        return await works(request, context)
+
+    script.server.handlers["PollActivation"] = poll
+    script.leases.put_nowait(lease())
+    async with running(client, Echo()):
+        await script.end()
+    assert caplog.records == []

@@ -15,6 +15,7 @@ from runlane_server.store.base import Committed, CommitUnit, SessionFilter, Sess
 from runlane_server.store.errors import StoreCorrupt, StoreError, StoreRefused
 from runlane_server.store.migrate import Migration, plan, read_migrations
 from runlane_server.store.sqlite import SqliteStore, files
+from runlane_server.store.sqlite.store import check_file
 from store_builders import Scripted, request
 
 pytestmark = pytest.mark.asyncio
@@ -238,6 +239,31 @@ async def test_copy_of_the_files_while_writing_is_whole(path, file_store, tmp_pa
     assert (await again.load(s.key)).token == s.token
     assert await again.check() == []
     await again.close()
+
+
+async def test_a_check_reads_what_a_dead_server_left_and_leaves_it(path, file_store, tmp_path):
+    s = Scripted()
+    await write(file_store, s.create().unit(), s.start().unit(), s.end().unit())
+    copy = tmp_path / "copy.db"
+    shutil.copy(path, copy)
+    log = copy.with_name("copy.db-wal")
+    shutil.copy(f"{path}-wal", log)
+    before = copy.read_bytes(), log.read_bytes()
+    assert check_file(copy) == []
+    assert (copy.read_bytes(), log.read_bytes()) == before
+
+
+async def test_a_check_leaves_nothing_beside_a_file_that_was_closed(path, tmp_path):
+    store = SqliteStore(path)
+    await store.open(0, "")
+    await store.close()
+    before = path.read_bytes()
+    assert check_file(path) == []
+    assert path.read_bytes() == before
+    assert sorted(one.name for one in path.parent.iterdir() if one.name.startswith(path.name)) == [
+        path.name,
+        f"{path.name}.lock",
+    ]
 
 
 async def test_damaged_page_is_corrupt_and_told_by_check(path):

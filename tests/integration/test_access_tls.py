@@ -12,7 +12,9 @@ import trustme
 from access import bearer, first_key
 from cryptography.hazmat.primitives.asymmetric import ec
 from runlane.errors import CredentialInvalid, CredentialMissing, ScopeMissing, TransportError
+from runlane_server.cli._app import app
 from support_server import Link, refused, unique
+from typer.testing import CliRunner
 
 pytestmark = pytest.mark.asyncio
 
@@ -71,6 +73,16 @@ async def test_a_key_over_tls_from_other_machines(files, tmp_path, make_server):
     for how in ({}, {"tls": True}):
         with pytest.raises(TransportError):
             await version(target, api_key="", **how)
+
+
+async def test_the_health_of_a_server_with_tls_is_asked_at_the_terminal(files, make_server):
+    server = make_server(**files.settings).start()
+
+    def health(*words: str) -> int:
+        return CliRunner().invoke(app, ["health", "--target", server.address, *words]).exit_code
+
+    assert await asyncio.to_thread(health, "--tls-ca", str(files.ca_file)) == 0
+    assert await asyncio.to_thread(health) == 1
 
 
 async def test_new_files_are_used_by_the_next_connection_and_half_a_pair_by_none(

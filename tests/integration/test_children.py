@@ -351,20 +351,38 @@ async def test_a_summary_stands_for_the_first_messages(shared, name):
         assert [m.text for m in model.requests[-1].messages] == ["three", "saw 1", "four"]
 
 
-@pytest.mark.parametrize("made", [Compaction("", 1), Compaction("all", 9), Compaction("all", 0)])
-async def test_a_summary_that_does_not_fit_changes_nothing(shared, name, made):
+@pytest.mark.parametrize(
+    ("made", "warnings"),
+    [(Compaction("", 1), 1), (Compaction("all", 99), 1), (Compaction("all", 0), 0)],
+)
+async def test_a_summary_that_does_not_fit_changes_nothing(shared, name, caplog, made, warnings):
+    """It is told once in a run, not at each step; one that covers nothing new is none."""
+    steps = 3
+
     async def compact(_request):
         return made
 
-    model = Says(lambda request: ModelResponse(text=f"saw {len(request.messages)}"))
+    def answer(request):
+        seen.append(len(request.messages))
+        return uses("add") if len(seen) < steps else ModelResponse(text="done")
+
+    @tool
+    def add() -> str:
+        return "x"
+
+    seen: list[int] = []
+    model = Says(answer)
     async with (
         asyncio.timeout(SECONDS),
         Client(shared.address) as client,
-        Executor(client, Agent(f"a-{name}", model=model, compact=compact)),
+        Executor(client, Agent(f"a-{name}", model=model, tools=[add], compact=compact)),
         SessionManager(client, f"s-{name}", agent=f"a-{name}") as manager,
     ):
-        assert (await manager.run("one")).text == "saw 1"
+        assert (await manager.run("one")).text == "done"
+        assert seen == [1, 3, 5]
         assert model.requests[-1].summary == ""
+    told = [record for record in caplog.records if "a summary" in record.getMessage()]
+    assert [record.levelname for record in told] == ["WARNING"] * warnings
 
 
 async def test_agents_of_the_settings_give_work_to_each_other(make_server, tmp_path):

@@ -83,7 +83,10 @@ def test_the_session_of_the_parent_or_the_question_itself_will_do(server):
         server.bad("submit", what, "ask blue", "--wait")
         (asked,) = server.json("inbox")["items"]
         named = what if what == "session" else asked["interaction_id"]
-        server.good("answer", named, "a colour", "--wait")
+        done = server.call("answer", named, "a colour", "--wait")
+        assert (done.returncode, done.stdout) == (0, "blue is a colour\n")
+        # Where the session was named, it says which of its questions was answered.
+        assert ("(What is blue?)" in done.stderr) == (what == "session")
         assert server.json("runs", what, "--limit", "1")["items"][0]["phase"]
 
 
@@ -95,7 +98,7 @@ def test_roots_only(server):
     assert {"root", child["session_id"]} <= every
     assert "root" in roots
     assert child["session_id"] not in roots
-    server.good("answer", "root", "a colour", "--wait")
+    assert server.call("answer", "root", "a colour", "--wait").returncode == 0
 
 
 def test_a_run_ends_with_its_child_runs(server):

@@ -301,6 +301,10 @@ def test_tail(server):
     assert after == lines[3:]
     plain = server.good("tail", "watched", "--no-follow")
     assert len(plain.splitlines()) == len(events)
+    # Below each other, and with room between: number, day, time, kind, and what there is to it.
+    rows = [re.split(r"  +", row.strip()) for row in plain.splitlines()]
+    assert [row[2] for row in rows] == [event["kind"] for event in events]
+    assert all(row == row.rstrip() for row in plain.splitlines())
     assert "You said: hello" in plain
 
 
@@ -439,8 +443,14 @@ def test_db_check_of_a_store_that_is_free(tmp_path):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=SECONDS)
     assert process.returncode == 0
+    before = {path.name for path in tmp_path.iterdir()}
     done = run(tmp_path, "db", "check", "x.db")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == before, "SQLite's files beside it are gone"
+    done = run(tmp_path, "doctor", "--store", "sqlite:x.db")
+    assert done.returncode == 0, done.stdout
+    run(tmp_path, "db", "backup", "x.db", "copy.db")
+    assert {path.name for path in tmp_path.iterdir()} == {*before, "copy.db"}
 
 
 def test_logs_as_json_on_stderr(tmp_path):

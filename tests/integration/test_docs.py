@@ -214,9 +214,15 @@ WALKS = {
     },
     "waiting.md": {
         *("Submit", "PollActivation", "Commit", "ListToolCalls", "ListInteractions"),
-        *("AnswerInteraction", "CompleteExternal", "PauseRun", "UnpauseRun"),
-        *("RestoreRun", "ListStalledRuns", "SettleRun", "WaitRun"),
+        *("AnswerInteraction", "CompleteExternal"),
+    },
+    "children.md": {
+        *("Submit", "PollActivation", "Commit", "AnswerInteraction", "InterruptRun"),
         *("ListChildRuns", "StreamModelContext", "GetHistoryAtRun"),
+    },
+    "recovery.md": {
+        *("Submit", "PollActivation", "Commit", "PauseRun", "UnpauseRun"),
+        *("RestoreRun", "ListStalledRuns", "SettleRun", "WaitRun"),
     },
 }
 """The pages that are walks, and the calls that each must show."""
@@ -229,14 +235,27 @@ def steps_of_walk(page: str) -> list[Step]:
 @pytest.mark.timeout(WALK_SECONDS)
 @pytest.mark.parametrize("page", WALKS)
 def test_a_page_can_be_walked_with_buf_that_knows_only_the_address(page, address, tmp_path):
-    assert Transcript(address, tmp_path).play(steps_of_walk(page), {"buf"}) > 30
+    assert Transcript(address, tmp_path).play(steps_of_walk(page), {"buf"}) > 15
 
 
 @pytest.mark.timeout(WALK_SECONDS)
 @pytest.mark.parametrize("page", WALKS)
 def test_a_page_can_be_walked_with_grpcurl_and_repeated_with_buf(page, address, tmp_path):
     skip_where_missing("grpcurl")
-    assert Transcript(address, tmp_path).play(steps_of_walk(page), set(TOOLS)) > 60
+    assert Transcript(address, tmp_path).play(steps_of_walk(page), set(TOOLS)) > 30
+
+
+@pytest.mark.parametrize("page", WALKS)
+def test_a_walk_says_what_to_put_in_and_how_soon(page):
+    told = " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
+    told, *_ = told.partition("PollActivation")
+    assert "your own" in told
+    assert "within 10 s" in told
+
+
+@pytest.mark.parametrize("page", WALKS)
+def test_a_walk_is_not_too_long_to_be_read(page):
+    assert len((ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()) < 2000
 
 
 @pytest.mark.parametrize("page", WALKS)

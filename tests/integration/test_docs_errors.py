@@ -34,9 +34,11 @@ PROVOKED_ELSEWHERE = {
     # They need a fault, or a call at the very moment of a stop: tests/unit/transport has them.
     *("DRAINING", "STORE_UNAVAILABLE", "STORE_CORRUPT", "INTERNAL_ERROR"),
     # They need a server that asks for credentials: test_access.py has them.
-    *("CREDENTIAL_MISSING", "CREDENTIAL_INVALID", "SCOPE_MISSING", "QUOTA_EXCEEDED"),
+    *("CREDENTIAL_MISSING", "CREDENTIAL_INVALID", "SCOPE_MISSING"),
+    # It needs a server with quotas: test_quotas.py has it.
+    "QUOTA_EXCEEDED",
 }
-CONDITIONAL = {"tool_call_id", "operation_index", "run_id", "cause"}
+CONDITIONAL = {"tool_call_id", "operation_index", "run_id", "cause", "quota"}
 """Keys that the page calls absent in some cases."""
 
 

@@ -45,6 +45,30 @@ def metered(make_server):
     return make_server(metrics_listen=address).start(), address
 
 
+async def test_what_quotas_refuse_is_counted(make_server):
+    address = f"127.0.0.1:{free_port()}"
+    server = make_server(
+        metrics_listen=address, quota_sessions_max=1, quota_open_streams_max=1
+    ).start()
+    async with Link(server.address) as link:
+        await link.create("one")
+        for name in ("two", "three"):
+            assert (await refused(link.create(name))).reason == "QUOTA_EXCEEDED"
+        stream = link.stream("one")
+        await stream.read()
+        assert (await refused(link.stream("one").read())).reason == "STREAM_LIMIT"
+        now = await scrape(address)
+        stream.cancel()
+    counts = {
+        name.partition('"')[2].partition('"')[0]: value
+        for name, value in now.items()
+        if name.startswith("runlane_quota_refusals_total")
+    }
+    refusals = {"sessions_max": 2, "open_streams_max": 1}
+    others = ("requests_per_second", "events_per_second", "stored_bytes_max", "keys")
+    assert counts == {**refusals, **dict.fromkeys(others, 0)}
+
+
 async def test_the_metrics_of_known_work(metered):
     server, address = metered
     session = unique("metered")

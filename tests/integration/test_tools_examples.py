@@ -1,20 +1,27 @@
 """The examples of runs that wait, as a newcomer runs them."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def say(name: str, address: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), address],
+def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(program), *arguments],
         capture_output=True,
         text=True,
         timeout=90,
         check=False,
     )
+
+
+def say(name: str, address: str) -> list[str]:
+    done = run(EXAMPLES / name, address)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
@@ -42,3 +49,11 @@ def test_child_run(shared):
         "child run: taster completed: How is the soup?",
         "child run: taster completed: How is the cake?",
     ]
+
+
+@pytest.mark.parametrize("program", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_help_says_what_it_is(program):
+    done = run(program, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    summary = ast.get_docstring(ast.parse(program.read_text(encoding="utf-8"))).splitlines()[0]
+    assert summary in done.stdout

@@ -262,7 +262,10 @@ _CONTROL = [
         for how in (StopReason.FAILED, StopReason.CANCELLED)
     ),
     *(Cell(state, f"settle {how.name}", settle(how), "K", events, look=_ends("CANCELLED")) for state, events in _CANCELLING.items() for how in (StopReason.FAILED, StopReason.CANCELLED)),
-    *(Cell(state, f"settle {how.name}", settle(how), "K", look=_same) for state in _ENDINGS for how in (StopReason.FAILED, StopReason.CANCELLED)),
+    *(
+        refused(state, f"settle {how.name}", settle(how), Reason.RUN_CANCELLING, run_id=run_id_of, cause=_CAUSES.get(state, "CANCELLED"))
+        for state in _ENDINGS for how in (StopReason.FAILED, StopReason.CANCELLED)
+    ),
     *(
         Cell("C queues", f"settle {how}", settle(StopReason[how]), "K", [*asked, _LEFT, ENDING, *MISSED], {"s1": f"FAILED {why}"}, look=_ends(how))
         for how, asked, why in (("FAILED", [], "TARGET_TERMINAL"), ("CANCELLED", [_REQUEST], "TARGET_CANCELLING"))

@@ -163,10 +163,10 @@ class ModelSession(ModelSteps):
         return self._recover(counted=False)
 
     def settle(self, how: str) -> str:
-        """Ends a live run by hand; the stop reason, or why it is ending."""
+        """Ends a live run by hand; the stop reason, why it is ending, or a refusal."""
         run = self.run
         if run.place == "K":
-            return run.cause
+            return "RUN_CANCELLING"
         if how == "CANCELLED" and not run.cancelling:
             self._request()
         cancelled = run.cancelling

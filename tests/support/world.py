@@ -14,12 +14,14 @@ from runlane_server.app.service import App, Committed
 from runlane_server.app.views import Caller
 from runlane_server.core.commands import CommitRun, RecordCompaction, StartChildRun
 from runlane_server.core.model import Fence, Rules, SessionKey, SessionState
+from runlane_server.core.quotas import Quota
 from runlane_server.core.rows import EventType
 from runlane_server.core.words import SubmissionFailure
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.codec import decode_group
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, plan
+from runlane_server.runtime.quotas import make_quotas
 from runlane_server.runtime.records import decode_state
 from runlane_server.store.base import RequestKey
 from runlane_server.store.postgres import Address, PostgresStore
@@ -57,9 +59,17 @@ class World:
     cannot restart.
     """
 
-    def __init__(self, path: Path | str | None, rules: Rules | None = None, **engine: Any) -> None:
+    def __init__(
+        self,
+        path: Path | str | None,
+        rules: Rules | None = None,
+        *,
+        quotas: dict[str, Quota] | None = None,
+        **engine: Any,
+    ) -> None:
         self.path = path
         self.rules = rules or Rules()
+        self.own_quotas = quotas or {}
         self.how = {"linger": 0.0005, **engine}
         self.clock = HandClock()
         self.new_id = Ids()
@@ -83,13 +93,16 @@ class World:
         self.store = store
         await store.open(self.clock.now(), EMBEDDED)
         bus, dispatch, codec = Bus(), Dispatch(), ProtoCodec()
-        observer = Committed(bus, dispatch)
+        now = self.clock.now
+        self.quotas = make_quotas(Quota(), self.own_quotas, self.store.usage, now)
+        observer = Committed(bus, dispatch, quotas=self.quotas)
         self.engine = Engine(
             store, codec, self.clock, self.new_id, self.rules, observer, **self.how
         )
         self.services = Services(
             store, self.engine, bus, dispatch, codec, self.clock, self.new_id, self.rules, Limits()
         )
+        self.services.quotas = self.quotas
         self.app = App(self.services, observer, "0", [])
         self.app._tell_parents = _told_later
         leases = await store.leases()
@@ -114,7 +127,8 @@ class World:
     def caller(self, method: str, request_id: str = "", payload: Any = "") -> Caller:
         """Who calls; the payload stands for what the request says."""
         digest = hashlib.sha256(repr(payload).encode()).digest() if request_id else b""
-        return Caller("default", "client", method, request_id, digest)
+        toll = self.quotas.write("default") if self.quotas is not None else None
+        return Caller("default", "client", method, request_id, digest, toll)
 
     async def do(self, session_id: str, *steps: Step) -> Any:
         """Does steps through the engine; returns the answer of the last."""

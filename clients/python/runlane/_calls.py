@@ -12,7 +12,13 @@ from google.protobuf.message import Message
 from runlane._ids import new_request_id
 from runlane._retry import POLICIES, delay, retryable
 from runlane._trace import TRACEPARENT, traceparent
-from runlane.errors import ClientClosedError, ServiceError, TransportError, from_rpc_error
+from runlane.errors import (
+    ClientClosedError,
+    RunlaneError,
+    ServiceError,
+    TransportError,
+    from_rpc_error,
+)
 from runlane.v1 import (
     admin_service_pb2_grpc,
     executor_service_pb2_grpc,
@@ -90,7 +96,7 @@ class Caller:
         if keepalive < KEEPALIVE_MIN:
             raise ValueError(f"keepalive is at least {KEEPALIVE_MIN:g} s")
         self._keepalive = keepalive
-        self._target = target
+        self.target = target
         self._timeout = timeout
         self._channel = channel
         self._owned = channel is None
@@ -123,8 +129,8 @@ class Caller:
     def _open(self) -> grpc.aio.Channel:
         options = (*_OPTIONS, ("grpc.keepalive_time_ms", int(self._keepalive * 1000)))
         if self._credentials is None:
-            return grpc.aio.insecure_channel(self._target, options=options)
-        return grpc.aio.secure_channel(self._target, self._credentials, options=options)
+            return grpc.aio.insecure_channel(self.target, options=options)
+        return grpc.aio.secure_channel(self.target, self._credentials, options=options)
 
     async def unary(
         self,
@@ -132,6 +138,7 @@ class Caller:
         request: Message,
         *,
         timeout: float | None = None,
+        on_repeat: Callable[[RunlaneError], None] | None = None,
     ) -> _R:
         """Makes one logical call, in as many attempts as its deadline has room for.
 
@@ -139,6 +146,7 @@ class Caller:
             method: The method of a stub.
             request: Its request; a request id is put in where it has none.
             timeout: Seconds for all of it, without the wait that the request asks for.
+            on_repeat: Told of each failure that is followed by another attempt.
 
         Raises:
             ServiceError: The service refused or failed.
@@ -169,6 +177,8 @@ class Caller:
             pause = delay(attempt, failure)
             if not retryable(failure, policy) or time.monotonic() + pause >= end:
                 raise failure
+            if on_repeat is not None:
+                on_repeat(failure)
             await asyncio.sleep(pause)
             self.raise_if_closed()
 

@@ -311,6 +311,7 @@ class ControlCalls:
 
         Raises:
             RunNotFound: There is no such run.
+            RunCancelling: It is ending, and waits for its child runs: settle those.
         """
         answer = await self._caller.unary(
             self._caller.stubs.admin.SettleRun,

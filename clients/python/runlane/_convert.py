@@ -425,6 +425,7 @@ def overview(record: admin_service_pb2.GetOverviewResponse) -> m.Overview:
         store_size_bytes=record.store_size_bytes,
         store_available=record.store_available,
         server_time=to_datetime(record, "server_time"),
+        quotas={one.quota: m.QuotaUsage(used=one.used, limit=one.limit) for one in record.quotas},
     )
 
 

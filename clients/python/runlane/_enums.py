@@ -4,6 +4,7 @@ Each member prints as its word (`delivered`, `follow_up`, `run.terminal`). A num
 newer server sends and this client does not know becomes `UNKNOWN`.
 """
 
+import re
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -13,6 +14,7 @@ from runlane.v1 import (
     api_key_pb2,
     event_pb2,
     executor_service_pb2,
+    history_service_pb2,
     interaction_pb2,
     message_pb2,
     run_pb2,
@@ -31,6 +33,15 @@ class SessionState(StrEnum):
     UNKNOWN = "unknown"
     OPEN = "open"
     CLOSED = "closed"
+
+
+class SessionOrder(StrEnum):
+    """How sessions are listed."""
+
+    UNKNOWN = "unknown"
+    CREATED_DESC = "created_desc"
+    CREATED_ASC = "created_asc"
+    UPDATED_DESC = "updated_desc"
 
 
 class Command(StrEnum):
@@ -407,6 +418,7 @@ EventKind = SessionEventKind | SubmissionEventKind | RunEventKind
 _SOURCES: Final[dict[type[StrEnum], tuple[EnumDescriptor, str]]] = {
     Scope: (api_key_pb2.ApiKey.Scope.DESCRIPTOR, "SCOPE_"),
     SessionState: (session_pb2.Session.State.DESCRIPTOR, "STATE_"),
+    SessionOrder: (history_service_pb2.ListSessionsRequest.Order.DESCRIPTOR, "ORDER_"),
     Command: (session_pb2.Command.DESCRIPTOR, "COMMAND_"),
     SubmitMode: (sub_pb2.Submission.Mode.DESCRIPTOR, "MODE_"),
     SubmitRoute: (sub_pb2.Submission.Route.DESCRIPTOR, "ROUTE_"),
@@ -490,7 +502,8 @@ def number_of(kind: type[_E], word: str) -> int:
         return _NUMBERS[kind][word]
     except KeyError:
         words = ", ".join(_NUMBERS[kind])
-        raise ValueError(f"{word!r} is no {kind.__name__}; there are {words}") from None
+        name = re.sub(r"(?<!^)(?=[A-Z])", " ", kind.__name__).lower()
+        raise ValueError(f"{word!r} is no {name}; there are {words}") from None
 
 
 def event_kind(number: int) -> EventKind | None:

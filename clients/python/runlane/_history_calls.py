@@ -14,6 +14,7 @@ from runlane._content import Message, message_from_pb
 from runlane._enums import (
     MessageRole,
     RunPhase,
+    SessionOrder,
     SessionState,
     SubmissionState,
     event_type,
@@ -61,7 +62,7 @@ class HistoryCalls:
             created_from: Only sessions created at this time or later.
             created_before: Only sessions created before this time.
             roots_only: Only sessions that are neither forks nor of child runs.
-            order: `created_desc`, `created_asc` or `updated_desc`.
+            order: A `SessionOrder` or its word.
 
         Raises:
             PageTokenMismatch: The cursor belongs to other arguments.
@@ -76,7 +77,7 @@ class HistoryCalls:
             create_time_from=to_timestamp(created_from) if created_from else None,
             create_time_before=to_timestamp(created_before) if created_before else None,
             roots_only=roots_only,
-            order=pb.ListSessionsRequest.Order.Value(f"ORDER_{order.upper()}"),
+            order=pb.ListSessionsRequest.Order.ValueType(number_of(SessionOrder, order)),
         )
         answer = await self._caller.unary(self._caller.stubs.history.ListSessions, request)
         return convert.page(map(convert.session, answer.sessions), answer.next_page_token)

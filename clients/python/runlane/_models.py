@@ -383,6 +383,18 @@ class ExecutorStatus(Record):
     draining: bool
 
 
+class QuotaUsage(Record):
+    """How much of a quota is used.
+
+    Attributes:
+        used: Items, or bytes; some seconds old where other servers have the store too.
+        limit: What may be used.
+    """
+
+    used: int
+    limit: int
+
+
 class Overview(Record):
     """How a server is doing.
 
@@ -401,6 +413,8 @@ class Overview(Record):
         store_size_bytes: The whole store on disk, its log included.
         store_available: Whether the store takes writes.
         server_time: The time of the server.
+        quotas: What the namespace has of what it has a quota of, by the quota's name:
+            sessions_max, open_streams_max, stored_bytes_max.
     """
 
     open_session_count: int
@@ -419,6 +433,7 @@ class Overview(Record):
     store_size_bytes: int
     store_available: bool
     server_time: datetime | None
+    quotas: Mapping[str, QuotaUsage] = {}
 
 
 class Limit(Record):

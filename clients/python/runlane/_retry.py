@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from runlane._time import to_seconds
 from runlane.errors import (
     Draining,
+    QuotaExceeded,
     RunlaneError,
     ServiceError,
     StoreUnavailable,
@@ -131,7 +132,12 @@ def retryable(error: RunlaneError, policy: Policy) -> bool:
         if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return policy.attempt_timeout is not None
         return error.code in _AWAY
-    return isinstance(error, Draining | StoreUnavailable | StreamEnded)
+    return _passes(error) or isinstance(error, Draining | StoreUnavailable | StreamEnded)
+
+
+def _passes(error: RunlaneError) -> bool:
+    """Tells whether a call was one of too many a second, and not beyond what may be had."""
+    return isinstance(error, QuotaExceeded) and error.retry_after is not None
 
 
 def reopenable(error: RunlaneError, *, connected: bool) -> bool:
@@ -147,7 +153,7 @@ def reopenable(error: RunlaneError, *, connected: bool) -> bool:
     if isinstance(error, StreamLimit):
         return connected
     if isinstance(error, ServiceError):
-        return error.code is grpc.StatusCode.UNAVAILABLE
+        return error.code is grpc.StatusCode.UNAVAILABLE or _passes(error)
     return False
 
 

@@ -446,18 +446,19 @@ class QueueFull(ServiceError):
 
 
 class QuotaExceeded(ServiceError):
-    """The namespace has as much as it may have.
+    """The namespace has as much as it may have, or makes more calls a second than it may.
 
-    Metadata: limit, quota.
+    Of calls that are too many, `retry_after` is set, and the client has tried until its
+    deadline. Metadata: limit, quota.
     """
 
     REASON = "QUOTA_EXCEEDED"
 
 
 class StreamLimit(ServiceError):
-    """The server has as many streams as it takes.
+    """The server has as many streams as it takes, or the namespace as many as it may have.
 
-    Metadata: limit.
+    Metadata: limit, quota (absent where it is the server's limit).
     """
 
     REASON = "STREAM_LIMIT"

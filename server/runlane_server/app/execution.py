@@ -226,7 +226,9 @@ class Execution(UseCase):
             ) -> Sequence[Decision]:
                 return decide_with_child(states[0], states[1], command, contexts[0], contexts[1])
 
-            work = Plan((key, child), choose, actor, request, caller.request_hash, caller.trace)
+            work = Plan(
+                (key, child), choose, actor, request, caller.request_hash, trace=caller.trace
+            )
         summaries = [one for one in command.operations if isinstance(one, RecordCompaction)]
         for _ in range(READS_MAX):
             for one in summaries:

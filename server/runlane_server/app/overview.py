@@ -16,7 +16,7 @@ class Overviews(UseCase):
 
     async def overview(self, namespace: str) -> OverviewView:
         """Counts what there is."""
-        services = self.services
+        services, quotas = self.services, self.services.quotas
         counts = await services.store.counts(namespace, COUNT_MAX)
         dispatch, now = services.dispatch, services.clock.now()
         queued, oldest = dispatch.queued(namespace)
@@ -29,6 +29,7 @@ class Overviews(UseCase):
             services.bus.subscriptions_of(namespace),
             not services.engine.store_away,
             now,
+            await quotas.used(namespace) if quotas is not None else [],
         )
 
     def list_executors(

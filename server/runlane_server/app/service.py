@@ -17,6 +17,7 @@ from runlane_server.core.model import SessionKey
 from runlane_server.core.rows import Row
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.dispatch import Dispatch
+from runlane_server.runtime.quotas import Quotas
 from runlane_server.runtime.stats import Stats
 from runlane_server.runtime.timers import Timers
 from runlane_server.store.base import EventGroup
@@ -34,15 +35,19 @@ class Committed:
         bus: Bus,
         dispatch: Dispatch,
         stats: Stats | None = None,
+        quotas: Quotas | None = None,
         watcher: Callable[[SessionKey, Sequence[Row]], None] | None = None,
     ) -> None:
         self.watcher = watcher
         self.bus = bus
         self.dispatch = dispatch
         self.stats = stats or Stats()
+        self.quotas = quotas
         self.timers: Timers | None = None
 
-    def committed(self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row]) -> None:
+    def committed(
+        self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row], size: int
+    ) -> None:
         """Takes note of a commit."""
         self.stats.committed(group, rows)
         if self.watcher is not None:
@@ -50,6 +55,8 @@ class Committed:
         self.dispatch.committed(key, rows)
         if self.timers is not None:
             self.timers.committed(key, rows)
+        if self.quotas is not None:
+            self.quotas.committed(key, rows, size)
         if group is not None:
             self.bus.publish(key, group)
 
@@ -141,9 +148,16 @@ class App(Sessions, Inputs, Control, Execution, Queries, Streams, Overviews):
             notices=self._timers.notices,
         )
 
-    def server_info(self) -> ServerInfoView:
-        """Returns what the server is."""
-        info = self.services.store.info
+    @property
+    def quotas(self) -> Quotas | None:
+        """The quotas of namespaces; None: there are none."""
+        return self.services.quotas
+
+    def server_info(self, namespace: str = "") -> ServerInfoView:
+        """Returns what the server is, with the limits of a namespace where one is named."""
+        info, limits = self.services.store.info, self._limits
+        if self.quotas is not None and namespace:
+            limits = [*limits, *self.quotas.of(namespace).limits()]
         return ServerInfoView(
-            self._version, info.kind, info.durable, info.store_id, info.epoch, [], self._limits
+            self._version, info.kind, info.durable, info.store_id, info.epoch, [], limits
         )

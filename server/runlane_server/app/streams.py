@@ -165,12 +165,17 @@ class Streams(UseCase):
         services = self.services
         if services.bus.subscription_count >= services.limits.streams_max:
             raise Refused(Reason.STREAM_LIMIT, limit=str(services.limits.streams_max))
+        quotas = services.quotas
+        if quotas is not None:
+            quotas.open_stream(key.namespace)
         subscription = services.bus.subscribe(key)
         try:
             async for frame in reader.frames(subscription):
                 yield frame
         finally:
             services.bus.unsubscribe(subscription)
+            if quotas is not None:
+                quotas.close_stream(key.namespace)
 
     async def _messages(
         self, key: SessionKey, events: list[tuple[int, StoredEvent]], through: int

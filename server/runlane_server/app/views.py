@@ -1,7 +1,7 @@
 """What queries give: records of the domain, ready to be shown."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from runlane_server.core.answers import CommitAnswer, RunFacts, SessionFacts, SubmissionFacts
@@ -14,6 +14,7 @@ from runlane_server.core.model import (
     SessionRecord,
 )
 from runlane_server.core.words import Command, Phase
+from runlane_server.runtime.quotas import Toll
 from runlane_server.store.base import Counts, InteractionRow, MessageRow, SummaryRow, ToolCallRow
 
 Item = TypeVar("Item")
@@ -31,6 +32,7 @@ class Caller:
         request_id: Empty: none.
         request_hash: Hash of the request without request_id and waits; empty without a
             request_id.
+        toll: What the call costs its namespace; None: nothing.
         trace: The W3C traceparent of the call, for the runs that come of it; empty: none. It
             is no part of the request.
     """
@@ -40,6 +42,7 @@ class Caller:
     method: str = ""
     request_id: str = ""
     request_hash: bytes = b""
+    toll: Toll | None = None
     trace: str = ""
 
 
@@ -290,6 +293,7 @@ class OverviewView:
     Attributes:
         oldest_queue_time: 0: nothing is queued.
         executors: That polled a short time ago, or poll now.
+        quotas: Of the namespace: name, what is used, limit.
     """
 
     counts: Counts
@@ -300,6 +304,7 @@ class OverviewView:
     streams: int
     store_available: bool
     now: int
+    quotas: list[tuple[str, int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True, frozen=True)

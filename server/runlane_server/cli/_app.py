@@ -1,6 +1,7 @@
 """The commands by name."""
 
 from importlib.metadata import version
+from inspect import cleandoc
 from typing import Annotated
 
 import typer
@@ -18,6 +19,10 @@ for a run of its own, or replaces it.
 
 Begin with `runlane demo`. Then put an agent into runlane.toml, as the README shows, and
 start `runlane serve` and `runlane chat first`.""",
+    epilog="Ends with 0 where all went well; with 1 where what was asked for did not come about: "
+    "no server answers, it refuses, the run did not complete, something is wrong with a store; "
+    "with 2 where the command line or the settings are wrong, and nothing was done; with 130 "
+    "after Ctrl-C. Each error is a line on stderr.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -81,3 +86,15 @@ app.command(rich_help_panel="Look")(reaching(_waits.tools))
 app.command(rich_help_panel="Look")(reaching(_watch.health))
 app.command(rich_help_panel="Look")(reaching(_watch.overview))
 app.command(rich_help_panel="Look")(reaching(_watch.executors))
+app.command(rich_help_panel="Look")(reaching(_watch.agents))
+
+
+def _flowing(text: str) -> str:
+    """Joins the lines of each paragraph: help is as wide as the terminal, and not as the code."""
+    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
+
+
+for _each in (app, _files, _key_commands):
+    for _command in _each.registered_commands:
+        assert _command.callback is not None, "each was given above"  # noqa: S101 - invariant
+        _command.help = _flowing(_command.callback.__doc__ or "")

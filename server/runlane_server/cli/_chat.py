@@ -22,12 +22,14 @@ from runlane_server.cli._client import (
     AsJson,
     NotDone,
     Target,
+    check_session,
     connected,
     dump,
     emit,
     ending,
     run,
 )
+from runlane_server.cli._patience import alone, every_moment, watching
 from runlane_server.cli._waits import given, open_interactions
 
 _EARLIER_MESSAGES = 20
@@ -64,6 +66,7 @@ def chat(
 
 
 async def _chat(target: str, session: str, agent: str | None, *, live: bool, as_json: bool) -> None:
+    check_session(session)
     async with connected(target) as client:
         await client.create_session(session, default_agent=agent or "", if_exists="return")
         options = runlane.RunOptions(agent=agent) if agent else None
@@ -89,7 +92,8 @@ async def _answer(
             continue
         receipt = await client.submit(text, session, mode="queue", options=options)
         try:
-            result = await _settle(client, receipt.run_id, lines)
+            async with watching(client, receipt.run_id):
+                result = await _settle(client, receipt.run_id, lines)
         except asyncio.CancelledError:
             await client.interrupt(run_id=receipt.run_id, reason="interrupted at the terminal")
             raise
@@ -257,6 +261,7 @@ class _Conversation:
             asyncio.create_task(self._follow(events)),
             asyncio.create_task(self._type()),
             asyncio.create_task(self._leave()),
+            asyncio.create_task(self._look_for_executors()),
         }
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -271,6 +276,18 @@ class _Conversation:
 
     async def _leave(self) -> None:
         await self._left.wait()
+
+    async def _look_for_executors(self) -> None:
+        """Says once of each run that nobody polls for its agent."""
+        told: str | None = None
+        async for _ in every_moment():
+            run_id = self._run_id
+            if run_id is not None and run_id != told:
+                problem = await alone(self._client, run_id)
+                # It may have ended while the server was asked.
+                if problem is not None and run_id == self._run_id:
+                    told = run_id
+                    self._note(problem)
 
     def _on_interrupt(self) -> None:
         if self._run_id is None:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import ipaddress
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -16,13 +17,14 @@ import runlane
 import typer
 from pydantic import BaseModel
 from pydantic_core import to_json
-from runlane.errors import RunlaneError, TransportError
+from runlane.errors import RunlaneError, ServiceError, TransportError
 
-from runlane_server.cli._show import line
+from runlane_server.cli._show import asked, line
 
 _REACH_SECONDS = 3.0
 _CALL_SECONDS = 30.0
 _ERROR_CHARACTERS = 2000
+_PORTS = range(1, 65536)
 
 Target = Annotated[
     str,
@@ -135,6 +137,8 @@ def run(target: str, command: Coroutine[Any, Any, None]) -> None:
         raise typer.Exit(1) from None
     except TransportError as error:
         _fail(_transport_text(target, error))
+    except ServiceError as error:
+        _fail(told(error))
     except (RunlaneError, NotDone, TimeoutError, OSError) as error:
         _fail(str(error))
     except ValueError as error:
@@ -144,6 +148,66 @@ def run(target: str, command: Coroutine[Any, Any, None]) -> None:
 def _fail(text: str, code: int = 1) -> None:
     typer.echo(f"runlane: {line(text, _ERROR_CHARACTERS)}", err=True)
     raise typer.Exit(code)
+
+
+_ADVICE = {
+    "ANSWER_INVALID": "`runlane inbox` shows what is asked for",
+    "CREDENTIAL_INVALID": "the variable RUNLANE_API_KEY, or --api-key, is to hold the secret",
+    "CREDENTIAL_MISSING": "put the secret of an API key into the variable RUNLANE_API_KEY",
+    "INTERACTION_CLOSED": "`runlane inbox` lists what is open",
+    "PAGE_TOKEN_INVALID": "--after takes what the page before said at `more: --after`",
+    "PAGE_TOKEN_MISMATCH": "--after goes with the same options as the page before",
+    "RUN_NOT_FOUND": "`runlane runs SESSION` lists those of a session",
+    "SESSION_BUSY": "a run is live; `runlane interrupt` cancels it, and `runlane submit --mode` "
+    "auto, queue and replace work beside it",
+    "SESSION_CLOSED": "it takes no more input",
+    "SESSION_IDLE": "no run is live in it; an input of --mode start or queue starts one",
+    "SESSION_NOT_FOUND": "`runlane sessions` lists those that there are",
+    "SUBMISSION_NOT_FOUND": "`runlane submit` prints the id of an input",
+    "SUBMISSION_SETTLED": "it was delivered, withdrawn or failed before",
+}
+"""What somebody at a terminal can do about a refusal."""
+
+
+def told(error: RunlaneError) -> str:
+    """Returns an error of a call, and what to do about it where that is known."""
+    if not isinstance(error, ServiceError):
+        return str(error)
+    advice = _ADVICE.get(error.reason)
+    if error.reason == "SEQUENCE_AHEAD":
+        last = error.metadata.get("sequence", "another one")
+        return f"SEQUENCE_AHEAD: --after is beyond the last event, which is {last}"
+    if error.reason == "FIELD_INVALID" and error.violations:
+        field = error.violations[0].field
+        if field == "run_options.agent" and "names no agent" in str(error):
+            advice = "--agent names one, and `runlane agents` lists those that are served"
+    return f"{error}; {advice}" if advice else str(error)
+
+
+def check_target(target: str) -> None:
+    """Refuses what is no address of a server.
+
+    Raises:
+        ValueError: It is none; the text says what one looks like.
+    """
+    if re.match(r"(unix|dns|ipv4|ipv6|unix-abstract|vsock|xds):.", target):
+        return
+    host, colon, port = target.rpartition(":")
+    if not host or not colon or "/" in host or not port.isdecimal() or int(port) not in _PORTS:
+        raise ValueError(
+            f"--target: {target!r} is no address of a server: HOST:PORT, such as "
+            f"{DEFAULT_TARGET}, or unix:PATH"
+        )
+
+
+def check_session(session: str) -> None:
+    """Refuses an id that the server would take for the wish for a new session.
+
+    Raises:
+        ValueError: It is empty.
+    """
+    if not session:
+        raise ValueError("the id of the session is empty; any new id makes a new session")
 
 
 def _transport_text(target: str, error: TransportError) -> str:
@@ -178,13 +242,15 @@ async def connected(target: str) -> AsyncIterator[runlane.Client]:
     """Opens a client of a server that is there."""
     # A client waits out a restart of its server. Whoever types a command wants to know at
     # once that nobody is there.
-    async with _client(target, _REACH_SECONDS) as probe:
+    async with client_of(target, _REACH_SECONDS) as probe:
         await probe.server_info()
-    async with _client(target, _CALL_SECONDS) as client:
+    async with client_of(target, _CALL_SECONDS) as client:
         yield client
 
 
-def _client(target: str, timeout: float) -> runlane.Client:
+def client_of(target: str, timeout: float) -> runlane.Client:
+    """Makes a client, with the options of how a server is reached; `timeout` in seconds."""
+    check_target(target)
     return runlane.Client(
         target,
         api_key=_access.api_key,
@@ -221,7 +287,7 @@ def ending(result: runlane.RunResult) -> str | None:
     """Returns what to say of a run that did not complete; None where it did."""
     if result.interaction is not None:
         return (
-            f"the run {result.run_id} waits for an answer; "
+            f"the run {result.run_id} waits for an answer ({asked(result.interaction)}); "
             f"`runlane answer {result.interaction.interaction_id}` gives it"
         )
     if not result.run.terminal:

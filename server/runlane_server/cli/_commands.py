@@ -14,15 +14,22 @@ from runlane_server.cli._client import (
     Limit,
     NotDone,
     Target,
+    check_session,
     connected,
     emit,
     ending,
     run,
 )
+from runlane_server.cli._patience import watching
 
 SessionId = Annotated[str, typer.Argument(help="The id of the session.", show_default=False)]
 Agent = Annotated[
-    str | None, typer.Option(help="The agent that is to answer.", show_default="the session's")
+    str | None,
+    typer.Option(
+        help="The agent that is to answer. A session that is created with it keeps it as its own; "
+        "in one that is there it is for this run alone.",
+        show_default="the session's",
+    ),
 ]
 
 
@@ -238,6 +245,7 @@ async def _submit(
     request_id: str | None,
     as_json: bool,
 ) -> None:
+    check_session(session)
     async with connected(target) as client:
         receipt = await client.submit(
             content,
@@ -245,6 +253,7 @@ async def _submit(
             mode=mode,
             options=runlane.RunOptions(agent=agent) if agent else None,
             create=True,
+            default_agent=agent or "",
             request_id=request_id,
         )
         if not wait:
@@ -258,7 +267,8 @@ async def _submit(
                     state=receipt.state,
                 )
             return
-        result = await client.wait_run(receipt.run_id, timeout=wait_seconds, until="stopped")
+        async with watching(client, receipt.run_id):
+            result = await client.wait_run(receipt.run_id, timeout=wait_seconds, until="stopped")
     if as_json:
         emit({"receipt": receipt, "run": result.run, "output": result.output})
     elif result.output is not None:

@@ -34,8 +34,6 @@ def check(
     from runlane_server.settings import is_database
 
     if not is_database(store):
-        if not Path(store).is_file():
-            _fail(f"{store}: there is no such file")
         store = f"sqlite:{store}"
     _report(_done(bootstrap.check_store(store)))
     typer.echo("no fault found", err=True)

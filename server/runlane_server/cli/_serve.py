@@ -61,7 +61,7 @@ Auth = Annotated[
     str | None,
     typer.Option(
         help="Who may call: whoever reaches the server (none), whoever has an API key (keys; "
-        "see `runlane keys`), or also whoever has a token of the issuer in [jwt] (jwt).",
+        "see `runlane keys`), or also whoever has a token of the issuer in \\[jwt] (jwt).",
         show_default="none",
         rich_help_panel=_ACCESS,
     ),

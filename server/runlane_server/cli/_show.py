@@ -1,5 +1,6 @@
 """How things look for people."""
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -11,6 +12,11 @@ from rich.text import Text
 # What a terminal would obey instead of showing: all controls but tab and line feed.
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if code not in {9, 10}}
 _PREVIEW = 60
+_KIND_WIDTH = max(
+    len(kind)
+    for kinds in (runlane.RunEventKind, runlane.SubmissionEventKind, runlane.SessionEventKind)
+    for kind in kinds
+)
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -97,6 +103,21 @@ def executors(items: Iterable[runlane.ExecutorStatus]) -> None:
     _columns(("executor", "state", "runs", "last poll", "agents"), rows)
 
 
+def agents(items: Iterable[runlane.AgentStatus]) -> None:
+    """Shows agents."""
+    rows = [
+        (
+            item.name,
+            str(item.executor_count),
+            str(item.queued_count),
+            str(item.leased_count),
+            moment(item.last_poll_time) or "never",
+        )
+        for item in items
+    ]
+    _columns(("agent", "executors", "runs queued", "at work", "last poll"), rows)
+
+
 def size(count: float) -> str:
     """Returns a number of bytes for people."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
@@ -167,10 +188,34 @@ def question(item: runlane.Interaction) -> list[str]:
     if isinstance(prompt, runlane.QuestionPrompt):
         return [*clean(prompt.text).splitlines(), *(f"- {line(one)}" for one in prompt.options)]
     if isinstance(prompt, runlane.FormPrompt):
-        return [*clean(prompt.text).splitlines(), line(prompt.json_schema, 1000)]
+        return [*clean(prompt.text).splitlines(), _fields(prompt.json_schema)]
     if isinstance(prompt, runlane.ExternalPrompt):
         return [clean(prompt.reason or "waits for another system")]
     return []
+
+
+def _fields(json_schema: str) -> str:
+    """Returns what a form asks for: its fields, or its schema where that is no list of fields."""
+    try:
+        schema = json.loads(json_schema)
+        needed = set(schema.get("required", ()))
+        told = [
+            f"{name} ({field.get('type', 'any')}{'' if name in needed else ', optional'})"
+            for name, field in schema["properties"].items()
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return line(json_schema, 1000)
+    return line(f"a JSON object with {', '.join(told)}", 1000)
+
+
+def brief(item: runlane.Interaction) -> str:
+    """Returns which question it is, in a few words."""
+    return f"{item.interaction_id} ({asked(item)})"
+
+
+def asked(item: runlane.Interaction) -> str:
+    """Returns what is asked, in a few words."""
+    return line(next(iter(question(item)), str(item.kind)))
 
 
 def call(name: str, arguments_json: str) -> str:
@@ -197,8 +242,9 @@ def event(item: runlane.AnyEvent) -> None:
     kind = "unknown" if isinstance(item, runlane.UnknownEvent) else str(item.kind)
     text = Text(f"{item.sequence:>6}  ", style="dim")
     text.append(f"{moment(item.time)}  ", style="dim")
-    text.append(f"{kind:<26}", style=_style(kind))
+    text.append(f"{kind:<{_KIND_WIDTH}}  ", style=_style(kind))
     text.append(" ".join(_details(item)))
+    text.rstrip()
     console.print(text)
 
 

@@ -23,8 +23,10 @@ from runlane_server.cli._client import (
     ending,
     run,
 )
+from runlane_server.cli._patience import watching
 
 _YES = frozenset({"y", "yes", "approve"})
+_FORM = 'a form is filled with a JSON object, such as {"field": "value"}'
 _NO = frozenset({"n", "no", "reject"})
 
 SessionId = Annotated[str, typer.Argument(help="The id of the session.", show_default=False)]
@@ -136,8 +138,9 @@ def answer(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="The id of the question (`runlane inbox` lists them), or of its session. For "
-            "what a child run asks, the session of a run above it will do too.",
+            help="The id of the question (`runlane inbox` lists them), or of its session where "
+            "one question alone is open in it. For what a child run asks, the session of a run "
+            "above it will do too.",
             show_default=False,
         ),
     ],
@@ -174,7 +177,10 @@ def answer(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Answer what a run waits for; the run goes on."""
+    """Answer what a run waits for; the run goes on.
+
+    It says which question was answered. Where a session has several open, name one by its id.
+    """
     if (text is None) == (approve is None):
         raise typer.BadParameter("give either a text, or --approve or --reject")
     if approve is None and (but or reason):
@@ -206,12 +212,22 @@ async def _answer(
             asked.version,
             _said(asked, text, approve, but, reason),
         )
-        result = await client.wait_run(asked.run_id, until="stopped") if wait else None
+        result = None
+        if wait:
+            if what != asked.interaction_id and not as_json:
+                typer.echo(f"answered {_show.brief(asked)}", err=True)
+            async with watching(client, asked.run_id):
+                result = await client.wait_run(asked.run_id, until="stopped")
     if as_json:
         extra = {} if result is None else {"run": result.run, "output": result.output}
         emit({"receipt": receipt, **extra})
     elif result is None:
-        _show.facts(run=receipt.run_id, interaction=receipt.interaction_id, state="answered")
+        _show.facts(
+            run=receipt.run_id,
+            interaction=receipt.interaction_id,
+            asked=_show.asked(asked),
+            state="answered",
+        )
     elif result.output is not None:
         sys.stdout.write(_show.clean(result.text) + "\n")
     if result is not None and (problem := ending(result)) is not None:
@@ -219,13 +235,15 @@ async def _answer(
 
 
 async def _find(client: runlane.Client, what: str) -> runlane.Interaction:
-    """Finds what is open by its own id, or by its session."""
+    """Finds what is open by its own id, or by its session where it is alone there."""
+    here = [item async for item in open_interactions(client, what) if item.session_id == what]
+    if here:
+        return _only(what, here)
     asking: set[str] = set()
-    for session in (what, None):
-        async for item in open_interactions(client, session):
-            if what in {item.interaction_id, item.session_id}:
-                return item
-            asking.add(item.session_id)
+    async for item in open_interactions(client, None):
+        if what == item.interaction_id:
+            return item
+        asking.add(item.session_id)
     # The inbox does not list what shows on the runs above a child run: those are looked at last.
     above: set[str] = set()
     for session in asking:
@@ -237,7 +255,17 @@ async def _find(client: runlane.Client, what: str) -> runlane.Interaction:
         async for item in open_interactions(client, session):
             if item.interaction_id == what:
                 return item
-    raise NotDone(f"nothing waits for an answer at {what}")
+    raise NotDone(f"nothing waits for an answer at {what}; `runlane inbox` lists what does")
+
+
+def _only(session: str, items: list[runlane.Interaction]) -> runlane.Interaction:
+    """Returns the one that a person can answer; what waits for other systems counts last."""
+    external = runlane.PromptKind.EXTERNAL
+    ours = [item for item in items if item.kind is not external] or items
+    if len(ours) > 1:
+        listed = "; ".join(map(_show.brief, ours))
+        raise NotDone(f"{len(ours)} questions are open in {session}; name one by its id: {listed}")
+    return ours[0]
 
 
 async def open_interactions(
@@ -288,9 +316,12 @@ def given(asked: runlane.Interaction, text: str) -> runlane.Answer:
             raise ValueError("say y or n, and after it why if you like")
         return (word.lower() in _YES, reason.strip())
     if asked.kind is runlane.PromptKind.FORM:
-        filled: Any = json.loads(text)
+        try:
+            filled: Any = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{_FORM}; this is no JSON: {error}") from None
         if not isinstance(filled, dict):
-            raise ValueError("a form is filled with a JSON object")
+            raise ValueError(_FORM)
         return filled
     raise ValueError("this waits for another system, and not for a person")
 

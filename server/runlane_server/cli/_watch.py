@@ -10,6 +10,7 @@ from runlane_server.cli._client import (
     Limit,
     NotDone,
     Target,
+    client_of,
     connected,
     emit,
     run,
@@ -27,7 +28,7 @@ def health(target: Target = DEFAULT_TARGET) -> None:
 
 
 async def _health(target: str) -> None:
-    async with runlane.Client(target, timeout=HEALTH_SECONDS) as client:
+    async with client_of(target, HEALTH_SECONDS) as client:
         if not await client.healthy():
             raise NotDone("NOT_SERVING: it is stopping, or its store takes no writes")
     _show.console.print("SERVING")
@@ -55,6 +56,10 @@ def _told(found: runlane.Overview) -> list[tuple[str, str]]:
         queued += f", the oldest for {found.oldest_queued_seconds:.0f} s"
     runs = f", {found.waiting_run_count} waiting, {found.paused_run_count} paused"
     stalled = f" ({found.stalled_run_count} stalled)" if found.stalled_run_count else ""
+    quotas = [
+        f"{name} {_amount(name, one.used)} of {_amount(name, one.limit)}"
+        for name, one in found.quotas.items()
+    ]
     refused = "" if found.store_available else ", takes no writes"
     return [
         ("sessions", f"{found.open_session_count} open, {found.closed_session_count} closed{more}"),
@@ -65,7 +70,12 @@ def _told(found: runlane.Overview) -> list[tuple[str, str]]:
         ("executors", str(found.executor_count)),
         ("streams", str(found.stream_count)),
         ("store", _show.size(found.store_size_bytes) + refused),
+        *([("quotas", ", ".join(quotas))] if quotas else []),
     ]
+
+
+def _amount(quota: str, value: int) -> str:
+    return _show.size(value) if "bytes" in quota else str(value)
 
 
 def executors(
@@ -85,4 +95,24 @@ async def _executors(target: str, limit: int, after: str | None, *, as_json: boo
         emit({"items": page.items, "next_cursor": page.next_cursor})
         return
     _show.executors(page.items)
+    _show.more(page.next_cursor)
+
+
+def agents(
+    target: Target = DEFAULT_TARGET,
+    limit: Limit = 50,
+    after: After = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the agents that executors poll for or did, or that runs wait for, by name."""
+    run(target, _agents(target, limit, after, as_json=as_json))
+
+
+async def _agents(target: str, limit: int, after: str | None, *, as_json: bool) -> None:
+    async with connected(target) as client:
+        page = await client.list_agents(limit=limit, after=after)
+    if as_json:
+        emit({"items": page.items, "next_cursor": page.next_cursor})
+        return
+    _show.agents(page.items)
     _show.more(page.next_cursor)

@@ -266,7 +266,8 @@ def settle_run(state: SessionState | None, command: SettleRun, ctx: Context) -> 
     if state is None or state.deleted or state.run is None or state.run.run_id != command.run_id:
         raise NotLive
     if state.run.ending is not None:
-        return Decision(None, RunAnswer(state.sequence, live_run_facts(state)))
+        # It has its end, and only waits for its child runs: another one is not to be had.
+        raise cancelling(state.run)
     draft = new_draft(state, ctx)
     requested = state.run.cancellation is not None
     if requested or command.stop_reason is StopReason.CANCELLED:

@@ -73,6 +73,7 @@ class Refused(Exception):  # noqa: N818 - a refusal is an answer, not a fault
         reason: Which rule.
         metadata: Keys that are part of the contract; never another caller's content.
         violations: Fields that break their rule, each with a description.
+        retry_milliseconds: When to try again; 0: the reason alone says whether to.
     """
 
     def __init__(
@@ -81,12 +82,14 @@ class Refused(Exception):  # noqa: N818 - a refusal is an answer, not a fault
         message: str = "",
         *,
         violations: tuple[tuple[str, str], ...] = (),
+        retry_milliseconds: int = 0,
         **metadata: str,
     ) -> None:
         super().__init__(message or reason.value)
         self.reason = reason
         self.message = message or reason.value.lower().replace("_", " ")
         self.violations = violations
+        self.retry_milliseconds = retry_milliseconds
         self.metadata = metadata
 
 

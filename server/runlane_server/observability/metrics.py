@@ -111,6 +111,12 @@ def _counts(stats: Stats) -> Iterator[Metric]:
     for names, count in stats.calls.items():
         calls.add_metric(names, count)
     yield calls
+    refused = CounterMetricFamily(
+        "runlane_quota_refusals", "Calls that a quota refused.", labels=("quota",)
+    )
+    for name, count in stats.exceeded.items():
+        refused.add_metric((name,), count)
+    yield refused
     times = HistogramMetricFamily(
         "runlane_call_seconds", "How long unary calls took, waits included.", labels=("method",)
     )

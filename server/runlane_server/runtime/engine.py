@@ -22,10 +22,18 @@ from runlane_server.core.drafting import NewId
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.machine import decide, decide_due
 from runlane_server.core.model import Rules, SessionKey, SessionState
-from runlane_server.core.rows import LeasePut, MessageAppended, Row, RunInserted, SubmissionInserted
+from runlane_server.core.rows import (
+    LeasePut,
+    MessageAppended,
+    Row,
+    RunInserted,
+    SubmissionInserted,
+    ToolCallMoved,
+)
 from runlane_server.runtime.codec import Codec, StoredEvent, encode_group
 from runlane_server.runtime.committer import Committer
 from runlane_server.runtime.hearing import Hearing
+from runlane_server.runtime.quotas import Toll
 from runlane_server.runtime.records import decode_answer, encode_answer, encode_state
 from runlane_server.runtime.slots import Slot, Slots
 from runlane_server.runtime.stats import Stats
@@ -65,8 +73,10 @@ class Time(Protocol):
 class Observer(Protocol):
     """Who is told what has become durable, in order, before its caller is answered."""
 
-    def committed(self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row]) -> None:
-        """Takes note of a commit; must not raise."""
+    def committed(
+        self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row], size: int
+    ) -> None:
+        """Takes note of a commit and of the bytes that it added; must not raise."""
 
     def renewed(self, key: SessionKey, activation_id: str, expire_time: int) -> None:
         """Takes note of a heartbeat; must not raise."""
@@ -81,6 +91,7 @@ class Plan:
         decide: Gives a decision for each session from its state and context.
         request: Names its request_id; None: it has none.
         hash: Of the request.
+        toll: What the call costs its namespace; None: nothing.
         trace: The W3C traceparent of the call; empty: none.
     """
 
@@ -89,6 +100,7 @@ class Plan:
     actor: str
     request: RequestKey | None = None
     hash: bytes = b""
+    toll: Toll | None = None
     trace: str = ""
 
 
@@ -98,6 +110,7 @@ def plan(
     actor: str,
     request: RequestKey | None = None,
     request_hash: bytes = b"",
+    toll: Toll | None = None,
     trace: str = "",
 ) -> Plan:
     """Returns the plan of a command on one session."""
@@ -107,6 +120,7 @@ def plan(
         actor,
         request,
         request_hash,
+        toll,
         trace,
     )
 
@@ -114,7 +128,7 @@ def plan(
 class _Entry:
     """A write on its way: what it was decided on, and who waits for it."""
 
-    __slots__ = ("answer", "flight", "on_done", "resolved", "slots", "waiters", "write")
+    __slots__ = ("answer", "flight", "on_done", "resolved", "slots", "toll", "waiters", "write")
 
     def __init__(
         self, write: Write, slots: list[Slot], on_done: Callable[["_Entry", Outcome], None]
@@ -124,6 +138,7 @@ class _Entry:
         self.on_done = on_done
         self.flight: _Flight | None = None
         self.answer: Answer | None = None
+        self.toll: Toll | None = None
         self.resolved: Outcome | None = None
         self.waiters: list[asyncio.Future[Outcome]] = []
 
@@ -241,15 +256,27 @@ class Engine:
         """Decides and commits; returns the answer and whether it is an earlier call's.
 
         Raises:
-            Refused: A rule says no, or the request_id was used with another request.
+            Refused: A rule or a quota says no, or the request_id was used with another request.
             StoreUnavailable: It may be committed or not; the request_id settles which.
         """
+        toll = command.toll
+        answer, replayed = await self._execute(command, toll.refusal if toll is not None else None)
+        if replayed and toll is not None:
+            toll.replayed()
+        return answer, replayed
+
+    async def _execute(self, command: Plan, refusal: Refused | None) -> tuple[Answer, bool]:
+        """Executes; with a refusal it only answers what an earlier call was answered."""
         request = command.request
-        if request is None:
-            return await self._attempt(command, None)
-        known = await self._known(request, command.hash)
+        known = await self._known(request, command.hash) if request is not None else None
+        if known is None and refusal is not None:
+            known = await self._stored(request, command.hash)
+            if known is None:
+                raise refusal
         if known is not None:
             return known, True
+        if request is None:
+            return await self._attempt(command, None)
         flight = self._flights[request] = _Flight(command.hash)
         try:
             return await self._attempt(command, flight)
@@ -328,13 +355,18 @@ class Engine:
     # --- deciding ----------------------------------------------------------
 
     async def _attempt(self, command: Plan, flight: _Flight | None) -> tuple[Answer, bool]:
+        toll = command.toll
         for _ in range(ATTEMPTS):
+            if toll is not None:
+                await toll.ready()
             slots = [await self._slots.take(key) for key in command.keys]
             await self._committer.room()
             if not all(slot.valid for slot in slots):
                 continue
             try:
                 decisions = self._decide(command, slots)
+                if toll is not None:
+                    toll.admit(decisions)
             except Refused:
                 if not await self._on_disk(slots):
                     continue
@@ -349,7 +381,7 @@ class Engine:
                     return answer, False
                 continue
             unit = self._unit(command, slots, decisions, answer)
-            outcome = await self._enqueue(unit, slots, flight, answer).outcome()
+            outcome = await self._enqueue(unit, slots, flight, answer, toll).outcome()
             if isinstance(outcome, Committed):
                 return answer, False
             if isinstance(outcome, Duplicate):
@@ -435,14 +467,20 @@ class Engine:
             first = decision.events[0].sequence
             group = EventGroup(first, first + len(events) - 1, encode_group(events))
         encoded: dict[int, bytes] = {}
+        size = len(group.data) if group is not None else 0
         for index, row in enumerate(decision.rows):
             if isinstance(row, MessageAppended):
-                encoded[index] = codec.message(row, session_id, row.content)
+                encoded[index] = data = codec.message(row, session_id, row.content)
+                size += len(data)
+            elif isinstance(row, ToolCallMoved):
+                size += len(row.result.data) if row.result is not None else 0
             elif (isinstance(row, RunInserted) and row.options is not None) or isinstance(
                 row, SubmissionInserted
             ):
                 assert row.options is not None  # noqa: S101 - tested above
                 encoded[index] = codec.options(row.options)
+                if isinstance(row, SubmissionInserted):
+                    size += len(row.content.data)
         commit = SessionCommit(
             slot.key,
             slot.token,
@@ -454,6 +492,7 @@ class Engine:
             group,
             decision.rows,
             encoded,
+            size,
         )
         slot.state = state
         slot.token = token
@@ -474,8 +513,10 @@ class Engine:
         slots: list[Slot],
         flight: _Flight | None = None,
         answer: Answer | None = None,
+        toll: Toll | None = None,
     ) -> _Entry:
         entry = _Entry(write, slots, self._done)
+        entry.toll = toll
         if flight is not None:
             entry.flight, entry.answer = flight, answer
             flight.in_air = True
@@ -500,8 +541,8 @@ class Engine:
         write = entry.write
         if isinstance(write, CommitUnit):
             if committed:
-                for commit in write.sessions:
-                    self._observer.committed(commit.key, commit.events, commit.rows)
+                for one in write.sessions:
+                    self._observer.committed(one.key, one.events, one.rows, one.size)
             elif isinstance(outcome, Rejected | Unavailable):
                 log.error(
                     "write failed",
@@ -509,6 +550,8 @@ class Engine:
                     detail=outcome.detail,
                     **_ids(write),
                 )
+            if entry.toll is not None:
+                entry.toll.settled(write if committed else None)
             self._answered(entry, write, outcome)
 
     def _answered(self, entry: _Entry, unit: CommitUnit, outcome: Outcome) -> None:

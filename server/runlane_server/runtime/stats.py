@@ -7,6 +7,7 @@ knows who reads it, or in which form.
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from runlane_server.core.quotas import QUOTAS
 from runlane_server.core.rows import ActivationQueued, EventType, Row, RunEnded, RunInserted
 from runlane_server.core.words import StopReason
 from runlane_server.runtime.codec import decode_group
@@ -58,6 +59,7 @@ class Stats:
         failed_writes: By the kind of their outcome.
         calls: Ended, by method and status code.
         call_seconds: Of unary calls, by method.
+        exceeded: Calls that a quota refused, by its name.
     """
 
     __slots__ = (
@@ -66,6 +68,7 @@ class Stats:
         "calls",
         "commit_seconds",
         "events",
+        "exceeded",
         "failed_writes",
         "recoveries",
         "runs_ended",
@@ -82,6 +85,7 @@ class Stats:
         self.failed_writes = {"unavailable": 0, "rejected": 0}
         self.calls: dict[tuple[str, str], int] = {}
         self.call_seconds: dict[str, Histogram] = {}
+        self.exceeded = dict.fromkeys(QUOTAS, 0)
 
     def copy(self) -> "Stats":
         """Returns the counts as they are now."""
@@ -93,6 +97,7 @@ class Stats:
         copied.runs_ended = self.runs_ended.copy()
         copied.failed_writes = self.failed_writes.copy()
         copied.calls = self.calls.copy()
+        copied.exceeded = self.exceeded.copy()
         copied.call_seconds = {name: one.copy() for name, one in self.call_seconds.items()}
         return copied
 
@@ -118,6 +123,10 @@ class Stats:
             self.failed_writes["unavailable"] += 1
         elif isinstance(outcome, Rejected):
             self.failed_writes["rejected"] += 1
+
+    def over_quota(self, quota: str) -> None:
+        """Counts a call that a quota refused."""
+        self.exceeded[quota] += 1
 
     def called(self, method: str, code: str, seconds: float | None) -> None:
         """Counts a call that has ended; `seconds` are those of a unary one."""

@@ -64,6 +64,7 @@ class SessionCommit:
             options; MessageAppended: the whole encoded message where its content or its
             closer is given; else the encoded message without content, to be followed by the
             stored result of its call (`from_call`), or the stored content of its submission.
+        size: Bytes of messages, waiting input and events that it adds.
     """
 
     key: SessionKey
@@ -76,6 +77,7 @@ class SessionCommit:
     events: EventGroup | None = None
     rows: list[Row] = field(default_factory=list)
     encoded: dict[int, bytes] = field(default_factory=dict)
+    size: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -463,6 +465,20 @@ class Counts:
     size: int
 
 
+@dataclass(slots=True, frozen=True)
+class Usage:
+    """What a namespace has in the store.
+
+    Attributes:
+        sessions: That are not deleted.
+        size: The sum of the sizes of their commits: bytes of messages, of input that waits
+            or waited in vain, and of events.
+    """
+
+    sessions: int
+    size: int
+
+
 @dataclass(slots=True)
 class QueuedActivation:
     """An activation that waits for an executor."""
@@ -691,6 +707,9 @@ class Store(Protocol):
 
     async def counts(self, namespace: str, limit: int) -> Counts:
         """Counts, looking at `limit` rows of a kind at most."""
+
+    async def usage(self, namespace: str) -> Usage:
+        """Sums up what the sessions of a namespace take."""
 
     async def queued_activations(self) -> list[QueuedActivation]:
         """Reads all activations that wait, ascending by queue_time."""

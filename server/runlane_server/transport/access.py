@@ -78,6 +78,20 @@ SCOPES: Mapping[str, int] = {
 }
 """What each RPC needs. Whoever declares an RPC decides it here, or the server does not start."""
 
+EXEMPT = frozenset(
+    {
+        # Input that was accepted goes on, whatever comes after it.
+        *(path for path, needed in SCOPES.items() if needed == _EXECUTE),
+        "SessionService/AnswerInteraction",
+        "SessionService/CompleteExternal",
+        # Whoever operates a namespace must get at its keys when its callers are too many.
+        "AdminService/CreateKey",
+        "AdminService/RevokeKey",
+        "ServerService/GetServerInfo",
+    }
+)
+"""RPCs that no quota of a namespace counts or refuses."""
+
 NAMESPACE_KEY = "runlane-namespace"
 _CLIENT = "runlane-client"
 _AUTHORIZATION = "authorization"

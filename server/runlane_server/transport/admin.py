@@ -152,6 +152,10 @@ class AdminServicer:
             store_size_bytes=counts.size,
             store_available=view.store_available,
             server_time=timestamp(view.now),
+            quotas=[
+                pb.QuotaUsage(quota=name, used=used, limit=limit)
+                for name, used, limit in view.quotas
+            ],
         )
 
     async def list_executors(

@@ -19,8 +19,10 @@ from google.protobuf.message_factory import GetMessageClass
 from runlane_server.app.keys import NO_GRANT, Grant
 from runlane_server.app.views import Caller
 from runlane_server.core.errors import Reason, Refused, invalid
+from runlane_server.runtime.quotas import Quotas, Toll
 from runlane_server.runtime.stats import Stats
 from runlane_server.transport.access import (
+    EXEMPT,
     NOBODY,
     SCOPES,
     Anybody,
@@ -31,7 +33,7 @@ from runlane_server.transport.access import (
     wrong_client,
 )
 from runlane_server.transport.counting import counted
-from runlane_server.transport.errors import status_of
+from runlane_server.transport.errors import is_of_request, status_of
 from runlane_server.transport.hashing import request_hash
 from runlane_server.transport.tracing import Handle, Tracing, tell_refusal, trace_of, traced
 from runlane_server.transport.validation import validate
@@ -59,6 +61,7 @@ class Call(NamedTuple):
     method: str
     context: Context
     grant: Grant = NO_GRANT
+    toll: Toll | None = None
     trace: str = ""
     longest: float | None = None
 
@@ -66,7 +69,13 @@ class Call(NamedTuple):
         """Returns who calls; `parts` are all that was asked but request_id and waits."""
         digest = request_hash(self.method, *parts) if request_id else b""
         return Caller(
-            self.namespace, actor or self.client, self.method, request_id, digest, self.trace
+            self.namespace,
+            actor or self.client,
+            self.method,
+            request_id,
+            digest,
+            self.toll,
+            self.trace,
         )
 
     def wait_seconds(self, micros: int) -> float:
@@ -99,6 +108,7 @@ class Door:
         self,
         identity: Identity | None = None,
         stats: Stats | None = None,
+        quotas: Quotas | None = None,
         tracing: Tracing | None = None,
         longest: float | None = None,
     ) -> None:
@@ -107,13 +117,15 @@ class Door:
         Args:
             identity: Tells who calls; None: nobody is asked.
             stats: Counts calls.
+            quotas: Of namespaces; None: there are none.
             tracing: Records a span of each; None: nobody does.
             longest: Seconds after which streams and waits end by themselves; None: never.
         """
-        self.longest = longest
         self.identity: Identity = identity or Anybody()
         self.stats = stats or Stats()
+        self.quotas = quotas
         self.tracing = tracing
+        self.longest = longest
         self.draining = False
         self._entered = 0
         self._inside = 0
@@ -174,7 +186,9 @@ class _Entry:
         "_needed",
         "_open",
         "_parse",
+        "_quotas",
         "_request",
+        "_writes",
         "enter",
         "leave",
         "name",
@@ -191,7 +205,10 @@ class _Entry:
         self._identity = door.identity
         self._longest = door.longest
         self._ends_itself = method.name in _ENDLESS
-        self._needed = SCOPES[f"{method.containing_service.name}/{method.name}"]
+        path = f"{method.containing_service.name}/{method.name}"
+        self._needed = SCOPES[path]
+        self._quotas = None if path in EXEMPT else door.quotas
+        self._writes = "request_id" in method.input_type.fields_by_name
         self._lasts = (
             method.server_streaming
             or method.client_streaming
@@ -222,7 +239,30 @@ class _Entry:
             task = asyncio.current_task()
             assert task is not None, "gRPC runs each call in a task"  # noqa: S101 - invariant
             grant.calls.add(task)
-        return Call(namespace, actor, self.name, context, grant, trace_of(trace), self._longest)
+        return Call(
+            namespace,
+            actor,
+            self.name,
+            context,
+            grant,
+            trace=trace_of(trace),
+            longest=self._longest,
+        )
+
+    def charge(self, call: Call) -> Call:
+        """Takes what a call costs its namespace, or refuses it.
+
+        One that writes is let in all the same: whether it is a repeated one, which costs
+        nothing, shows further in.
+        """
+        quotas = self._quotas
+        if quotas is None:
+            return call
+        if not self._writes:
+            quotas.read(call.namespace)
+            return call
+        toll = quotas.write(call.namespace)
+        return call if toll is None else call._replace(toll=toll)
 
     def release(self, call: Call | None) -> None:
         """Lets the end of a credential pass by a call that is over."""
@@ -249,6 +289,8 @@ class _Entry:
 
     def fail(self, context: Context, error: BaseException, call: Call | None) -> None:
         """Gives the call a status, or raises the error where the call itself was cancelled."""
+        if isinstance(error, Refused):
+            error = self._refusal(error, call)
         if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
             cut = call is not None and task in call.grant.cut
@@ -270,6 +312,18 @@ class _Entry:
         context.set_details(status.message)
         context.set_trailing_metadata(status.trailers)
 
+    def _refusal(self, refused: Refused, call: Call | None) -> Refused:
+        """Returns what a call is told: of several that are true, a quota comes first.
+
+        What the request says of itself comes before it.
+        """
+        toll = call.toll if call is not None else None
+        if toll is not None and toll.refusal is not None and not is_of_request(refused):
+            refused = toll.refusal
+        if "quota" in refused.metadata:
+            self._door.stats.over_quota(refused.metadata["quota"])
+        return refused
+
 
 def _encoded(answer: Answer) -> bytes:
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
@@ -283,7 +337,9 @@ def _unary_unary(
         call: Call | None = None
         try:
             call = entry.admit(context) or await entry.prove(context)
-            return _encoded(await handler(entry.request(raw), call))
+            request = entry.request(raw)
+            call = entry.charge(call)
+            return _encoded(await handler(request, call))
         except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
             entry.fail(context, error, call)
             return b""
@@ -303,7 +359,9 @@ def _unary_stream(
         call: Call | None = None
         try:
             call = entry.admit(context) or await entry.prove(context)
-            frames = entry.bounded(handler(entry.request(raw), call))
+            request = entry.request(raw)
+            call = entry.charge(call)
+            frames = entry.bounded(handler(request, call))
             async for frame in frames:
                 try:
                     await context.write(_encoded(frame))

@@ -37,14 +37,13 @@ class Detail(Enum):
     FIELDS = 1
     PRECONDITION = 2
     QUOTA = 3
-    RETRY = 4
 
 
 class ErrorRow(NamedTuple):
     """How a reason is told.
 
     Attributes:
-        retry_ms: When to try again; only with RETRY.
+        retry_ms: When to try again, where the refusal does not say.
     """
 
     code: grpc.StatusCode
@@ -103,9 +102,9 @@ TABLE: dict[Reason, ErrorRow] = {
     Reason.CREDENTIAL_MISSING: ErrorRow(grpc.StatusCode.UNAUTHENTICATED),
     Reason.CREDENTIAL_INVALID: ErrorRow(grpc.StatusCode.UNAUTHENTICATED),
     Reason.SCOPE_MISSING: ErrorRow(grpc.StatusCode.PERMISSION_DENIED),
-    Reason.DRAINING: ErrorRow(grpc.StatusCode.UNAVAILABLE, Detail.RETRY, 1000),
-    Reason.STREAM_ENDED: ErrorRow(grpc.StatusCode.UNAVAILABLE, Detail.RETRY, 200),
-    Reason.STORE_UNAVAILABLE: ErrorRow(grpc.StatusCode.UNAVAILABLE, Detail.RETRY, 1000),
+    Reason.DRAINING: ErrorRow(grpc.StatusCode.UNAVAILABLE, retry_ms=1000),
+    Reason.STREAM_ENDED: ErrorRow(grpc.StatusCode.UNAVAILABLE, retry_ms=200),
+    Reason.STORE_UNAVAILABLE: ErrorRow(grpc.StatusCode.UNAVAILABLE, retry_ms=1000),
     Reason.STORE_CORRUPT: ErrorRow(grpc.StatusCode.DATA_LOSS),
     Reason.INTERNAL_ERROR: ErrorRow(grpc.StatusCode.INTERNAL),
 }
@@ -118,6 +117,13 @@ class Status(NamedTuple):
     message: str
     trailers: tuple[tuple[str, str | bytes], ...]
     reason: str
+
+
+def is_of_request(refused: Refused) -> bool:
+    """Tells whether a request is refused for itself, whatever the state of things."""
+    if refused.reason in {Reason.MESSAGE_TOO_LARGE, Reason.REQUEST_ID_REUSED}:
+        return True
+    return TABLE[refused.reason] is _ARGUMENT
 
 
 def status_of(error: BaseException, method: str) -> Status:
@@ -178,7 +184,7 @@ def _pack(detail: Any) -> any_pb2.Any:
 def _encode(refused: Refused) -> Status:
     row = TABLE[refused.reason]
     message = _cut(refused.message, MESSAGE_BYTES_MAX)
-    details = [
+    details: list[Any] = [
         error_details_pb2.ErrorInfo(
             reason=refused.reason.value,
             domain=DOMAIN,
@@ -190,6 +196,11 @@ def _encode(refused: Refused) -> Status:
     extra = _extra(row, refused, message)
     if extra is not None:
         details.append(extra)
+    retry_ms = refused.retry_milliseconds or row.retry_ms
+    if retry_ms:
+        seconds, millis = divmod(retry_ms, 1000)
+        delay = Duration(seconds=seconds, nanos=millis * 1_000_000)
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     status = status_pb2.Status(
         code=row.code.value[0], message=message, details=[_pack(detail) for detail in details]
     )
@@ -199,8 +210,8 @@ def _encode(refused: Refused) -> Status:
         del status.details[-1]
         packed = status.SerializeToString()
     trailers: tuple[tuple[str, str | bytes], ...] = (("grpc-status-details-bin", packed),)
-    if row.detail is Detail.RETRY:
-        trailers += (("grpc-retry-pushback-ms", str(row.retry_ms)),)
+    if retry_ms:
+        trailers += (("grpc-retry-pushback-ms", str(retry_ms)),)
     return Status(row.code, message, trailers, refused.reason.value)
 
 
@@ -221,11 +232,6 @@ def _extra(row: ErrorRow, refused: Refused, message: str) -> Any:
         subject = refused.metadata.get("queue") or refused.metadata.get("quota", "")
         quota.violations.add(subject=_cut(subject, _VALUE_BYTES_MAX), description=message)
         return quota
-    if row.detail is Detail.RETRY:
-        seconds, millis = divmod(row.retry_ms, 1000)
-        return error_details_pb2.RetryInfo(
-            retry_delay=Duration(seconds=seconds, nanos=millis * 1_000_000)
-        )
     return None
 
 

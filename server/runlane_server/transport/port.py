@@ -48,6 +48,7 @@ from runlane_server.core.commands import (
 )
 from runlane_server.core.model import Delta, Fence
 from runlane_server.core.words import InteractionState, Phase, SubmissionState
+from runlane_server.runtime.quotas import Quotas
 from runlane_server.store.base import (
     InteractionRow,
     MessageRow,
@@ -320,11 +321,15 @@ class AppPort(Protocol):
     ) -> tuple[list[ExecutorView], str | None]:
         """Lists executors by id; also the id that the next page is after."""
 
+    @property
+    def quotas(self) -> Quotas | None:
+        """The quotas of namespaces; None: there are none."""
+
     def ready(self) -> bool:
         """Whether the store takes writes."""
 
-    def server_info(self) -> ServerInfoView:
-        """Describes the server."""
+    def server_info(self, namespace: str = "", /) -> ServerInfoView:
+        """Describes the server, with the limits of a namespace where one is named."""
 
     def drain(self) -> None:
         """Ends all streams and waits."""

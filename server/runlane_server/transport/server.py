@@ -140,7 +140,7 @@ class GrpcServer:
         """
         settings = settings or GrpcSettings()
         self._app = app
-        self._door = Door(identity, stats, tracing, settings.longest_call)
+        self._door = Door(identity, stats, app.quotas, tracing, settings.longest_call)
         self._health = health.aio.HealthServicer()
         self._watching: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(options=_options(settings))

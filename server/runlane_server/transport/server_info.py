@@ -18,7 +18,7 @@ class ServerServicer:
         self, _request: pb.GetServerInfoRequest, call: Call
     ) -> pb.GetServerInfoResponse:
         """Describes the server; to who shows no credential, no more than it must."""
-        told = responses.server_info(self._app.server_info())
+        told = responses.server_info(self._app.server_info(call.namespace))
         if call.grant is NOBODY:
             return pb.GetServerInfoResponse(version=told.version, features=told.features)
         return told

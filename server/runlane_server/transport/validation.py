@@ -17,6 +17,25 @@ from runlane_server.transport.content import CONTENT_BYTES_MAX, check_size, cont
 _ALL_VIOLATIONS_BELOW_BYTES = 4096
 _SAFE_KEY = re.compile(r"[A-Za-z0-9._/@:-]{1,63}")
 
+_PATTERN = re.compile(r"does not match regex pattern `(?P<pattern>.*)`")
+_ID = "a letter or digit, then up to 127 letters, digits and . _ : @ -"
+PATTERNS = {
+    "^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$": f"is no id: {_ID}",
+    "^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$": f"is no id: {_ID}",
+    "^[A-Za-z0-9][A-Za-z0-9._:@-]{0,62}$": (
+        "is no name: a letter or digit, then up to 62 letters, digits and . _ : @ -"
+    ),
+    "^[a-z0-9][a-z0-9._/-]{0,62}$": (
+        "is no key: a small letter or digit, then up to 62 small letters, digits and . _ / -"
+    ),
+    "^([*]|[a-z0-9][a-z0-9._-]{0,62})?$": (
+        "is no namespace: * or a small letter or digit, then up to 62 small letters, digits "
+        "and . _ -"
+    ),
+    "^([0-9a-f]{64})?$": "is no digest: 64 hexadecimal digits",
+}
+"""What the patterns of the protos say, in words."""
+
 _collect = protovalidate.Validator().collect_violations
 
 
@@ -57,4 +76,6 @@ def _describe(violation: Any) -> tuple[str, str]:
         if subscript.field == "index" or safe:
             path += f"[{subscript.value}]"
     rule = violation.message or "breaks its rule"
+    if (found := _PATTERN.fullmatch(rule)) and found["pattern"] in PATTERNS:
+        rule = PATTERNS[found["pattern"]]
     return path, f"each key: {rule}" if violation.for_key else rule

@@ -43,7 +43,10 @@ def raised_keys() -> dict[str, set[str]]:
                 continue
             first = node.args[0] if node.args else None
             if isinstance(first, ast.Attribute) and getattr(first.value, "id", "") == "Reason":
-                keys = {word.arg for word in node.keywords if word.arg} - {"violations"}
+                keys = {word.arg for word in node.keywords if word.arg} - {
+                    "violations",
+                    "retry_milliseconds",
+                }
                 found.setdefault(first.attr, set()).update(keys)
     return found
 

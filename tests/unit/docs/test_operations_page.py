@@ -12,6 +12,7 @@ from runlane_server.access_settings import JwtConfig
 from runlane_server.app.views import Gauges, ServerInfoView
 from runlane_server.cli._app import app
 from runlane_server.observability.metrics import families
+from runlane_server.quota_settings import QuotaConfig
 from runlane_server.runtime.stats import Stats
 from runlane_server.settings import Settings, load
 
@@ -68,8 +69,8 @@ def test_a_setting_has_its_default_its_environment_and_its_unit(key):
     value = Settings.model_fields[key].default
     assert json.loads(plain(default)) == (list(value) if isinstance(value, tuple) else value)
     # Tables have no form that fits a variable.
-    assert plain(variable) == ("" if key in {"agent", "jwt"} else f"RUNLANE_{key.upper()}")
-    expected = next((word for word in UNITS if key.endswith(f"_{word}")), None)
+    assert plain(variable) == ("" if key in {"agent", "jwt", "quota"} else f"RUNLANE_{key.upper()}")
+    expected = next((word for word in UNITS if key.removesuffix("_max").endswith(f"_{word}")), None)
     if expected is None and type(value) is int:
         expected = "items"
     assert unit == (expected or "")
@@ -99,7 +100,7 @@ def test_a_file_that_is_shown_can_be_read(text, tmp_path):
     path.write_text(text, encoding="utf-8")
     settings = load(path)
     settings.check({"MODEL_KEY": "k", "OPENAI_API_KEY": "k"})
-    assert settings.agent
+    assert settings.agent or settings.quota
     assert tomllib.loads(text).keys() <= Settings.model_fields.keys()
 
 
@@ -116,6 +117,16 @@ def test_the_keys_of_agents_are_all_told():
     assert {key for key, row in rows.items() if row[1] in {"scripted", "both"}} == scripted
     servers = {plain(row[0]) for row in rows_after("| key of `[[agent.mcp]]` |")}
     assert servers == set(module.McpConfig.model_fields)
+
+
+def test_the_keys_of_a_quota_are_all_told():
+    rows = {plain(row[0]): plain(row[1]) for row in rows_after("| key of `[[quota]]` |")}
+    assert rows.keys() == QuotaConfig.model_fields.keys()
+    assert rows.pop("namespace") == "required"
+    assert rows == {key: f"quota_{key}" for key in rows}
+    assert set(rows.values()) | {"quota"} == {
+        key for key in Settings.model_fields if key.startswith("quota")
+    }
 
 
 def test_the_keys_of_an_issuer_are_all_told():

@@ -2,6 +2,8 @@ from pathlib import Path
 
 import pytest
 from runlane_server import settings as module
+from runlane_server.core.quotas import Quota
+from runlane_server.quota_settings import default_quota, own_quotas
 from runlane_server.settings import (
     Limit,
     OpenAIModelConfig,
@@ -344,3 +346,58 @@ def test_variables_of_clients_are_none_of_the_server(monkeypatch):
     for name in ("API_KEY", "NAMESPACE", "TLS_CA"):
         monkeypatch.setenv(f"RUNLANE_{name}", "x")
     assert load() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("default_agent = 3", "default_agent: should be a valid string"),
+        ("[[agent]]\nname = 'x'", "agent.0.model: is missing"),
+        (
+            "[[agent]]\nname = 'x'\nmodel = { kind = 'openia' }",
+            "agent.0.model: kind is 'openia'; there are 'scripted', 'openai'",
+        ),
+        ("[[agent]]\nname = 'x'\nmodel = { name = 'y' }", "agent.0.model: kind is missing"),
+        (
+            "[[agent]]\nname = 'x'\nmodel = { kind = 'openai' }",
+            "agent.0.model.openai.name: is missing",
+        ),
+        ("listen = ['bogus']", "listen.0: 'bogus' is neither HOST:PORT, [IPV6]:PORT nor unix:PATH"),
+    ],
+)
+def test_a_mistake_in_the_file_is_a_line_in_plain_words(tmp_path, text, told):
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load(path)
+    assert str(caught.value) == f"{path}: {told}"
+
+
+def test_a_quota_of_a_namespace_has_the_rest_from_that_of_all(monkeypatch, tmp_path):
+    file = write(
+        tmp_path / "r.toml",
+        "quota_requests_per_second = 5\nquota_sessions_max = 7\n"
+        '[[quota]]\nnamespace = "a"\nsessions_max = 0\nburst_seconds = 2\n'
+        '[[quota]]\nnamespace = "b"\nevents_per_second = 9\n',
+    )
+    monkeypatch.setenv("RUNLANE_QUOTA_REQUESTS_PER_SECOND", "6")
+    settings = load(file)
+    assert default_quota(settings) == Quota(requests_per_second=6, sessions_max=7)
+    assert own_quotas(settings) == {
+        "a": Quota(requests_per_second=6, burst_seconds=2),
+        "b": Quota(requests_per_second=6, events_per_second=9, sessions_max=7),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("quota_sessions_max = -1", "quota_sessions_max"),
+        ("quota_burst_seconds = 0", "quota_burst_seconds"),
+        ('[[quota]]\nnamespace = "A"', "quota.0.namespace"),
+        ('[[quota]]\nnamespace = "a"\nsessions = 1', "quota.0.sessions: there is no such key"),
+        ('[[quota]]\nnamespace = "a"\n[[quota]]\nnamespace = "a"', "two [[quota]] tables"),
+    ],
+)
+def test_a_quota_that_is_wrong_is_refused(tmp_path, text, told):
+    assert told in refusal(write(tmp_path / "r.toml", text))

@@ -405,7 +405,9 @@ class FakeApp:
     def ready(self):
         return self.store_up
 
-    def server_info(self):
+    quotas = None
+
+    def server_info(self, _namespace=""):
         return ServerInfoView("0.1", "memory", False, "store", 1, ["f"], [("x_max", 1, "items")])
 
     def drain(self):

@@ -4,7 +4,8 @@ import structlog
 from google.rpc import error_details_pb2, status_pb2
 from runlane.v1 import error_reason_pb2
 from runlane_server.core.errors import Reason, Refused, invalid
-from runlane_server.transport.errors import TABLE, Detail, status_of
+from runlane_server.core.quotas import exceeded
+from runlane_server.transport.errors import TABLE, Detail, is_of_request, status_of
 
 CODES = {
     grpc.StatusCode.INVALID_ARGUMENT: "FIELD_INVALID INPUT_EMPTY OPTIONS_NOT_ALLOWED PAGE_TOKEN_INVALID PAGE_TOKEN_MISMATCH OPERATION_INVALID ANSWER_INVALID",
@@ -69,9 +70,8 @@ def test_every_reason_is_told_in_full(reason):
         Detail.FIELDS: ["BadRequest"],
         Detail.PRECONDITION: ["PreconditionFailure"],
         Detail.QUOTA: ["QuotaFailure"],
-        Detail.RETRY: ["RetryInfo"],
     }[TABLE[reason].detail]
-    assert list(found) == expected
+    assert list(found) == expected + ["RetryInfo"] * bool(TABLE[reason].retry_ms)
     if "BadRequest" in found:
         assert found["BadRequest"].field_violations[0].field == "a.b"
     if "PreconditionFailure" in found:
@@ -83,6 +83,22 @@ def test_every_reason_is_told_in_full(reason):
         delay = found["RetryInfo"].retry_delay
         assert delay.ToMilliseconds() == int(trailers["grpc-retry-pushback-ms"]) > 0
     assert (status.code is grpc.StatusCode.UNAVAILABLE) == ("RetryInfo" in found)
+
+
+def test_a_refusal_that_says_when_to_try_again_is_told_with_it():
+    refused = exceeded("requests_per_second", 5, "too many", 1_234_567)
+    found, trailers = unpacked(status_of(refused, "Submit"))
+    assert found["ErrorInfo"].metadata == {"quota": "requests_per_second", "limit": "5"}
+    violation = found["QuotaFailure"].violations[0]
+    assert (violation.subject, violation.description) == ("requests_per_second", "too many")
+    assert found["RetryInfo"].retry_delay.ToMilliseconds() == 1235
+    assert trailers["grpc-retry-pushback-ms"] == "1235"
+
+
+def test_what_is_refused_for_itself():
+    told = {reason for reason in Reason if is_of_request(Refused(reason))}
+    arguments = {reason for reason in Reason if TABLE[reason].detail is Detail.FIELDS}
+    assert told == arguments | {Reason.MESSAGE_TOO_LARGE, Reason.REQUEST_ID_REUSED}
 
 
 @pytest.mark.parametrize("key", ["run_id", "submission_id", "interaction_id", "tool_call_id"])

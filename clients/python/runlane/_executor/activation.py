@@ -75,6 +75,7 @@ class ActivationTask:
         self._lease = Lease(caller, leased, lease_duration)
         self._messages: list[Message] = []
         self._summary = message_pb2.Summary()
+        self._summary_refused = False
 
     def stop_gently(self, *, release: bool) -> None:
         """Says whether the task, when it is cancelled, gives its run back."""
@@ -241,7 +242,8 @@ class ActivationTask:
         if self._agent.compact is None:
             return request
         made = await self._lease.unless_told(self._agent.compact(request))
-        if made is None:
+        # One that covers nothing new, such as `covered` says 0 of, is none.
+        if made is None or made.through_message_number <= request.summary_through:
             return request
         operation = pb.RecordCompaction(
             through_message_number=made.through_message_number,
@@ -252,9 +254,15 @@ class ActivationTask:
         try:
             await self._lease.commit([pb.Operation(record_compaction=operation)])
         except (FieldInvalid, OperationInvalid) as error:
-            _LOG.warning(
-                "a summary for run %s was refused: %s", request.run_id, error, extra=self._lease.ids
+            # An agent that asks for too much once does so at each step of a run.
+            _LOG.log(
+                logging.DEBUG if self._summary_refused else logging.WARNING,
+                "a summary for run %s was refused: %s",
+                request.run_id,
+                error,
+                extra=self._lease.ids,
             )
+            self._summary_refused = True
             return request
         if self._lease.over:
             return None

@@ -28,6 +28,8 @@ _LOG = logging.getLogger("runlane.executor")
 _CONTEXT_BYTES: Final = 1024 * 1024
 # Seconds that a poll may still take once the server was told to give nothing more.
 _LAST_POLL: Final = 5.0
+# Polls in a row that reach nobody, before that is told: the first may meet the end of a connection.
+_MISSED: Final = 2
 # Failures that a later poll may not meet: the server, the store or the network.
 _PASSING: Final = frozenset(
     {
@@ -53,7 +55,8 @@ class Executor:
 
         await Executor(client, agents).run()
 
-    A restart of the server is survived, and leases go on over it. An error of a model ends
+    A restart of the server is survived, and leases go on over it; where no server answers the
+    log of `runlane.executor` says so once, and when one does again. An error of a model ends
     its run and nothing else.
 
     Args:
@@ -95,6 +98,8 @@ class Executor:
         self._draining = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
         self._background: asyncio.Task[None] | None = None
+        # Polls that did not reach the server, in a row.
+        self._missed = 0
 
     @property
     def executor_id(self) -> str:
@@ -137,14 +142,21 @@ class Executor:
     async def drain(self) -> None:
         """Takes no more activations, and returns when those it has are done.
 
-        Raises:
-            RunlaneError: The server could not be told; nothing more is taken all the same.
+        A server that cannot be told within 5 s, or refuses to hear it, is a warning in the log
+        and no error: nothing more is taken all the same.
         """
         self._draining.set()
         try:
             await self._caller.unary(
                 self._caller.stubs.executors.DrainExecutor,
                 pb.DrainExecutorRequest(executor_id=self._executor_id),
+                timeout=_LAST_POLL,
+            )
+        except RunlaneError as error:
+            _LOG.warning(
+                "the server at %s was not told of the drain, which goes on: %s",
+                self._caller.target,
+                error,
             )
         finally:
             await self._end_polling()
@@ -248,24 +260,42 @@ class Executor:
         while True:
             try:
                 answer = await self._caller.unary(
-                    self._caller.stubs.executors.PollActivation, request
+                    self._caller.stubs.executors.PollActivation, request, on_repeat=self._unreached
                 )
             except (ServiceError, TransportError) as error:
                 if error.code not in _PASSING:
                     raise
                 failures += 1
-                _LOG.warning("the poll failed: %s", error)
+                self._unreached(error)
+                if isinstance(error, ServiceError):
+                    _LOG.warning("the poll failed: %s", error)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._draining.wait(), delay(failures, error))
                 if self._draining.is_set():
                     return None
                 continue
+            self._reached()
             if answer.draining:
                 self._draining.set()
             if answer.fence_lost or not answer.HasField("activation"):
                 return None
             leased: pb.LeasedActivation = answer.activation
             return leased
+
+    def _unreached(self, error: RunlaneError) -> None:
+        """Says that the server is away, once, and not of a connection that was cut alone."""
+        if not isinstance(error, TransportError):
+            return
+        self._missed += 1
+        if self._missed == _MISSED:
+            _LOG.warning(
+                "cannot reach the server at %s, and goes on trying: %s", self._caller.target, error
+            )
+
+    def _reached(self) -> None:
+        if self._missed >= _MISSED:
+            _LOG.info("the server at %s answers again", self._caller.target)
+        self._missed = 0
 
     def _start(self, leased: pb.LeasedActivation) -> None:
         activation = ActivationTask(

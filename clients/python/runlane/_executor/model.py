@@ -56,7 +56,7 @@ class ModelRequest:
 
         Returns:
             A number for `Compaction.through_message_number`: never between a call of a tool
-            and its result. 0: there is nothing to summarise.
+            and its result. 0: there is nothing to summarise; a `Compaction` through 0 is none.
         """
         for place in range(len(self.messages) - 1 - keep, 0, -1):
             number = self.messages[place].number

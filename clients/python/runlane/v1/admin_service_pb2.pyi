@@ -343,6 +343,7 @@ class GetOverviewResponse(message.Message):
     STORE_SIZE_BYTES_FIELD_NUMBER: builtins.int
     STORE_AVAILABLE_FIELD_NUMBER: builtins.int
     SERVER_TIME_FIELD_NUMBER: builtins.int
+    QUOTAS_FIELD_NUMBER: builtins.int
     open_session_count: builtins.int
     """Sessions that are open."""
     closed_session_count: builtins.int
@@ -379,6 +380,10 @@ class GetOverviewResponse(message.Message):
     def server_time(self) -> timestamp_pb2.Timestamp:
         """The time of the server."""
 
+    @builtins.property
+    def quotas(self) -> containers.RepeatedCompositeFieldContainer[QuotaUsage]:
+        """What the namespace has of what it has a quota of; empty: of nothing."""
+
     def __init__(
         self,
         *,
@@ -398,10 +403,39 @@ class GetOverviewResponse(message.Message):
         store_size_bytes: builtins.int = ...,
         store_available: builtins.bool = ...,
         server_time: timestamp_pb2.Timestamp | None = ...,
+        quotas: abc.Iterable[QuotaUsage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["oldest_queued_duration", b"oldest_queued_duration", "server_time", b"server_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["active_run_count", b"active_run_count", "closed_session_count", b"closed_session_count", "executor_count", b"executor_count", "leased_activation_count", b"leased_activation_count", "more_sessions", b"more_sessions", "oldest_queued_duration", b"oldest_queued_duration", "open_interaction_count", b"open_interaction_count", "open_session_count", b"open_session_count", "paused_run_count", b"paused_run_count", "queued_activation_count", b"queued_activation_count", "server_time", b"server_time", "stalled_run_count", b"stalled_run_count", "store_available", b"store_available", "store_size_bytes", b"store_size_bytes", "stream_count", b"stream_count", "waiting_run_count", b"waiting_run_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["active_run_count", b"active_run_count", "closed_session_count", b"closed_session_count", "executor_count", b"executor_count", "leased_activation_count", b"leased_activation_count", "more_sessions", b"more_sessions", "oldest_queued_duration", b"oldest_queued_duration", "open_interaction_count", b"open_interaction_count", "open_session_count", b"open_session_count", "paused_run_count", b"paused_run_count", "queued_activation_count", b"queued_activation_count", "quotas", b"quotas", "server_time", b"server_time", "stalled_run_count", b"stalled_run_count", "store_available", b"store_available", "store_size_bytes", b"store_size_bytes", "stream_count", b"stream_count", "waiting_run_count", b"waiting_run_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class QuotaUsage(message.Message):
+    """How much of a quota is used."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    QUOTA_FIELD_NUMBER: builtins.int
+    USED_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    quota: builtins.str
+    """Its name: sessions_max, open_streams_max or stored_bytes_max. Rates are in GetServerInfo."""
+    used: builtins.int
+    """What is used: items, or bytes. Some seconds old where other servers have the store too."""
+    limit: builtins.int
+    """What may be used."""
+    def __init__(
+        self,
+        *,
+        quota: builtins.str = ...,
+        used: builtins.int = ...,
+        limit: builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["limit", b"limit", "quota", b"quota", "used", b"used"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

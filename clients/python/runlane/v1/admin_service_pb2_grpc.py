@@ -85,7 +85,9 @@ class AdminServiceServicer(object):
 
     def SettleRun(self, request, context):
         """Ends a live run by hand, whatever it is doing: FAILED or CANCELLED, or OUTCOME_UNKNOWN
-        where a call is claimed. Fails with RUN_NOT_FOUND. A terminal one is returned unchanged.
+        where a call is claimed. Fails with RUN_NOT_FOUND, and with RUN_CANCELLING where the run is
+        ending: it waits for the last end of its child runs, which may be settled in its place. A
+        terminal one is returned unchanged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

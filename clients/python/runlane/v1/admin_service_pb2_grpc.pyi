@@ -37,7 +37,9 @@ class AdminServiceStub:
     """Lists runs that are stalled, oldest first."""
     SettleRun: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.SettleRunRequest, _admin_service_pb2.SettleRunResponse]
     """Ends a live run by hand, whatever it is doing: FAILED or CANCELLED, or OUTCOME_UNKNOWN
-    where a call is claimed. Fails with RUN_NOT_FOUND. A terminal one is returned unchanged.
+    where a call is claimed. Fails with RUN_NOT_FOUND, and with RUN_CANCELLING where the run is
+    ending: it waits for the last end of its child runs, which may be settled in its place. A
+    terminal one is returned unchanged.
     """
     CreateKey: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.CreateKeyRequest, _admin_service_pb2.CreateKeyResponse]
     """Makes an API key. Fails with QUOTA_EXCEEDED, or with SCOPE_MISSING for a namespace that
@@ -66,7 +68,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Lists runs that are stalled, oldest first."""
     SettleRun: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.SettleRunRequest, _admin_service_pb2.SettleRunResponse]  # type: ignore[assignment]
     """Ends a live run by hand, whatever it is doing: FAILED or CANCELLED, or OUTCOME_UNKNOWN
-    where a call is claimed. Fails with RUN_NOT_FOUND. A terminal one is returned unchanged.
+    where a call is claimed. Fails with RUN_NOT_FOUND, and with RUN_CANCELLING where the run is
+    ending: it waits for the last end of its child runs, which may be settled in its place. A
+    terminal one is returned unchanged.
     """
     CreateKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateKeyRequest, _admin_service_pb2.CreateKeyResponse]  # type: ignore[assignment]
     """Makes an API key. Fails with QUOTA_EXCEEDED, or with SCOPE_MISSING for a namespace that
@@ -104,7 +108,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.SettleRunResponse, _abc.Awaitable[_admin_service_pb2.SettleRunResponse]]:
         """Ends a live run by hand, whatever it is doing: FAILED or CANCELLED, or OUTCOME_UNKNOWN
-        where a call is claimed. Fails with RUN_NOT_FOUND. A terminal one is returned unchanged.
+        where a call is claimed. Fails with RUN_NOT_FOUND, and with RUN_CANCELLING where the run is
+        ending: it waits for the last end of its child runs, which may be settled in its place. A
+        terminal one is returned unchanged.
         """
 
     @_abc_1.abstractmethod

@@ -117,9 +117,13 @@ class _ErrorReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ErrorReaso
     ERROR_REASON_QUEUE_FULL: _ErrorReason.ValueType  # 70
     """RESOURCE_EXHAUSTED: a limit of pending input is reached. Metadata: limit, queue."""
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 71
-    """RESOURCE_EXHAUSTED: the namespace has as much as it may have. Metadata: limit, quota."""
+    """RESOURCE_EXHAUSTED: the namespace has as much as it may have, or makes more calls or events
+    a second than it may: then RetryInfo says when to try again. Metadata: limit, quota.
+    """
     ERROR_REASON_STREAM_LIMIT: _ErrorReason.ValueType  # 72
-    """RESOURCE_EXHAUSTED: the server has as many streams as it takes. Metadata: limit."""
+    """RESOURCE_EXHAUSTED: the server has as many streams as it takes, or the namespace as many as
+    it may have. Metadata: limit, quota (absent where it is the server's limit).
+    """
     ERROR_REASON_MESSAGE_TOO_LARGE: _ErrorReason.ValueType  # 73
     """RESOURCE_EXHAUSTED: content is over the limit. Metadata: size_bytes, limit_bytes."""
     ERROR_REASON_SEQUENCE_AHEAD: _ErrorReason.ValueType  # 80
@@ -247,9 +251,13 @@ ERROR_REASON_ACTIVATION_MISMATCH: ErrorReason.ValueType  # 62
 ERROR_REASON_QUEUE_FULL: ErrorReason.ValueType  # 70
 """RESOURCE_EXHAUSTED: a limit of pending input is reached. Metadata: limit, queue."""
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 71
-"""RESOURCE_EXHAUSTED: the namespace has as much as it may have. Metadata: limit, quota."""
+"""RESOURCE_EXHAUSTED: the namespace has as much as it may have, or makes more calls or events
+a second than it may: then RetryInfo says when to try again. Metadata: limit, quota.
+"""
 ERROR_REASON_STREAM_LIMIT: ErrorReason.ValueType  # 72
-"""RESOURCE_EXHAUSTED: the server has as many streams as it takes. Metadata: limit."""
+"""RESOURCE_EXHAUSTED: the server has as many streams as it takes, or the namespace as many as
+it may have. Metadata: limit, quota (absent where it is the server's limit).
+"""
 ERROR_REASON_MESSAGE_TOO_LARGE: ErrorReason.ValueType  # 73
 """RESOURCE_EXHAUSTED: content is over the limit. Metadata: size_bytes, limit_bytes."""
 ERROR_REASON_SEQUENCE_AHEAD: ErrorReason.ValueType  # 80

@@ -11,6 +11,7 @@ from runlane_server.store.base import (
     SessionOrder,
     SessionRow,
     SubmissionRow,
+    Usage,
 )
 from runlane_server.store.postgres.connect import Conn
 from runlane_server.store.postgres.reads import (
@@ -230,3 +231,13 @@ async def counts(conn: Conn, namespace: str, limit: int) -> Counts:
     )
     size = await conn.fetchval("SELECT pg_database_size(current_database())")
     return Counts(statuses, more is not None, phases, stalled, waiting, size)
+
+
+async def usage(conn: Conn, namespace: str) -> Usage:
+    """Store.usage."""
+    found = await conn.fetchrow(
+        "SELECT count(*), coalesce(sum(stored_bytes), 0)::bigint FROM sessions"
+        " WHERE namespace = $1 AND deleted_time = 0",
+        namespace,
+    )
+    return Usage(*found)

@@ -31,6 +31,7 @@ from runlane_server.store.base import (
     SummaryRow,
     ToolCallRow,
     Unavailable,
+    Usage,
     Write,
 )
 from runlane_server.store.errors import StoreError, StoreRefused, StoreUnavailable
@@ -409,6 +410,10 @@ class PostgresStore:
     async def save_api_key(self, key: ApiKey) -> None:
         """Adds an API key, durable on return; of one that is there, sets revoke_time once."""
         await self._write(keys.save_api_key, key)
+
+    async def usage(self, namespace: str) -> Usage:
+        """Sums up what the sessions of a namespace take."""
+        return await self._read(lists.usage, namespace)
 
     async def queued_activations(self) -> list[QueuedActivation]:
         """Reads all activations that wait, ascending by queue_time."""

@@ -38,27 +38,29 @@ _NO_PARENT = ("", "", "", 0)
 _INSERT_SESSION = Kind(
     columns(
         "key bigint, namespace, session_id text, token, state bytea, status integer,"
-        " current_run_id text, update_time, create_time, base_count bigint, source_session_id,"
-        " source_run_id, parent_session_id, parent_run_id, parent_call_id text, parent_depth"
-        " integer, display_name text, labels jsonb, metadata_json, default_agent text"
+        " current_run_id text, update_time, stored_bytes, create_time, base_count bigint,"
+        " source_session_id, source_run_id, parent_session_id, parent_run_id, parent_call_id text,"
+        " parent_depth integer, display_name text, labels jsonb, metadata_json, default_agent text"
     ),
     "INSERT INTO sessions (key, namespace, session_id, token, state, status, current_run_id,"
-    " update_time, create_time, base_count, source_session_id, source_run_id, parent_session_id,"
-    " parent_run_id, parent_call_id, parent_depth, display_name, labels, metadata_json,"
-    " default_agent) SELECT key, namespace, session_id, token, state, status, current_run_id,"
-    " update_time, create_time, base_count, source_session_id, source_run_id, parent_session_id,"
-    " parent_run_id, parent_call_id, parent_depth, display_name, labels, metadata_json,"
-    " default_agent FROM {u} ON CONFLICT (namespace, session_id) DO NOTHING",
+    " update_time, stored_bytes, create_time, base_count, source_session_id, source_run_id,"
+    " parent_session_id, parent_run_id, parent_call_id, parent_depth, display_name, labels,"
+    " metadata_json, default_agent)"
+    " SELECT key, namespace, session_id, token, state, status, current_run_id,"
+    " update_time, stored_bytes, create_time, base_count, source_session_id, source_run_id,"
+    " parent_session_id, parent_run_id, parent_call_id, parent_depth, display_name, labels,"
+    " metadata_json, default_agent FROM {u} ON CONFLICT (namespace, session_id) DO NOTHING",
     "a new session",
     raced=True,
 )
 _WRITE_SESSION = Kind(
     columns(
         "key bigint, expected, token, state bytea, status integer, current_run_id text,"
-        " update_time bigint"
+        " update_time, added bigint"
     ),
     "UPDATE sessions s SET token = u.token, state = u.state, status = u.status,"
-    " current_run_id = u.current_run_id, update_time = u.update_time FROM {u}"
+    " current_run_id = u.current_run_id, update_time = u.update_time,"
+    " stored_bytes = s.stored_bytes + u.added FROM {u}"
     " WHERE s.key = u.key AND s.token = u.expected",
     "a session",
     raced=True,
@@ -121,6 +123,7 @@ class Known:
         base_count: Messages that it took over.
         inserted: Its record, where this batch makes it.
         last: The newest commit of this batch.
+        added: Bytes that the commits of this batch add.
     """
 
     key: int
@@ -129,6 +132,7 @@ class Known:
     base_count: int = 0
     inserted: SessionInserted | None = None
     last: SessionCommit | None = None
+    added: int = 0
 
 
 @dataclass(slots=True)
@@ -212,6 +216,7 @@ class Units:
                 int(commit.status),
                 commit.current_run_id,
                 commit.update_time,
+                known.added,
             )
             if known.inserted is not None:
                 values = _session_values(session_key, known.inserted, (known.key, *newest))
@@ -261,6 +266,7 @@ class Units:
             # Its row is written with the first level.
             plan.mark(("session", key))
         known.token, known.last = commit.token, commit
+        known.added += commit.size
         events = commit.events
         if events is not None:
             plan.add(_INSERT_EVENTS, (key, events.last, events.first, events.data))

@@ -49,6 +49,9 @@ def restore_file(source: Path, target: Path, *, replace: bool = False) -> tuple[
         StoreRefused: A server has the target, it exists and is not to be replaced, or the
             source is no store that this program knows.
     """
+    # Before the hold, which makes a file.
+    files.refuse_missing(source)
+    files.refuse_foreign(source)
     files.refuse_foreign(target)
     hold = files.FileHold(target)
     hold.take()
@@ -92,8 +95,7 @@ def _place(copy: Path, target: Path) -> None:
 @contextlib.contextmanager
 def _copied(source: Path, target: Path) -> Iterator[tuple[Path, list[str]]]:
     """Gives a copy in the target's folder, on disk, and what is wrong with it; removes it."""
-    if not source.is_file():
-        raise StoreRefused(f"{source}: there is no such file")
+    files.refuse_missing(source)
     files.refuse_foreign(source)
     missing = files.verify(source)
     try:
@@ -116,13 +118,15 @@ def _copied(source: Path, target: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _vacuum(source: Path, copy: Path) -> None:
-    conn = files.connect_reader(source)
-    try:
+    with (
+        # It is the last one to close, and takes what was made beside the file away.
+        contextlib.closing(files.connect_visitor(source)) as visitor,
+        contextlib.closing(files.connect_reader(source)) as conn,
+    ):
+        visitor.execute("SELECT count(*) FROM sqlite_master").fetchone()
         # It would take VACUUM INTO for a write of what it reads. The connection cannot write.
         conn.execute("PRAGMA query_only=OFF")
         conn.execute("VACUUM INTO ?", (str(copy),))
-    finally:
-        conn.close()
 
 
 def _check(copy: Path, *, whole: bool) -> list[str]:

@@ -255,6 +255,7 @@ class Committer:
                 int(commit.status),
                 commit.current_run_id,
                 commit.update_time,
+                commit.size,
             ),
         )
         if key:
@@ -276,13 +277,14 @@ class Committer:
         # that it has.
         if commit.update_time == update_time:
             cursor = self._execute(
-                "UPDATE sessions SET token = ?, state = ?, status = ?, current_run_id = ?"
-                " WHERE key = ? AND token = ?",
+                "UPDATE sessions SET token = ?, state = ?, status = ?, current_run_id = ?,"
+                " stored_bytes = stored_bytes + ? WHERE key = ? AND token = ?",
                 (
                     commit.token,
                     commit.state,
                     int(commit.status),
                     commit.current_run_id,
+                    commit.size,
                     key,
                     commit.expected_token,
                 ),
@@ -290,12 +292,13 @@ class Committer:
         else:
             cursor = self._execute(
                 "UPDATE sessions SET token = ?, state = ?, status = ?, current_run_id = ?,"
-                " update_time = ? WHERE key = ? AND token = ?",
+                " stored_bytes = stored_bytes + ?, update_time = ? WHERE key = ? AND token = ?",
                 (
                     commit.token,
                     commit.state,
                     int(commit.status),
                     commit.current_run_id,
+                    commit.size,
                     commit.update_time,
                     key,
                     commit.expected_token,

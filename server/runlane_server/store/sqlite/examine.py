@@ -78,7 +78,7 @@ def examine_file(path: Path, read_max: int) -> Examined:
 
 
 def _damage(path: Path) -> list[str]:
-    conn = files.connect_reader(path)
+    conn = files.connect_visitor(path)
     try:
         rows = conn.execute("PRAGMA quick_check(20)").fetchall()
     finally:

@@ -79,6 +79,13 @@ def holder(path: Path) -> str | None:
     return None
 
 
+def refuse_missing(path: Path) -> None:
+    """Raises StoreRefused where there is no file at a path."""
+    if not path.is_file():
+        what = "this is no file" if path.exists() else "there is no such file"
+        raise StoreRefused(f"{path}: {what}")
+
+
 def refuse_foreign(path: Path) -> None:
     """Raises StoreRefused where a path cannot be a store of ours. Reads, and changes nothing."""
     if not path.parent.is_dir():
@@ -103,9 +110,25 @@ def refuse_foreign(path: Path) -> None:
 
 def connect_reader(path: Path) -> sqlite3.Connection:
     """Opens a connection that can only read."""
+    return _connect_reader(path, "ro")
+
+
+def connect_visitor(path: Path) -> sqlite3.Connection:
+    """Opens a connection that reads a file which perhaps no server has.
+
+    SQLite makes a log beside the file to read it, and only a connection that may write takes
+    it away again. Where there is a log already it stays as it is, and is not written into the
+    file.
+    """
+    log = path.with_name(path.name + "-wal")
+    in_use = log.exists() and log.stat().st_size > 0
+    return _connect_reader(path, "ro" if in_use else "rw")
+
+
+def _connect_reader(path: Path, mode: str) -> sqlite3.Connection:
     try:
         conn = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=ro",
+            f"{path.absolute().as_uri()}?mode={mode}",
             uri=True,
             isolation_level=None,
             check_same_thread=False,
@@ -159,7 +182,7 @@ def verify(path: Path) -> list[Migration]:
     # A creation that was cut off has left a journal, which only a writer can roll back.
     cut_off = path.with_name(path.name + "-journal").exists()
     try:
-        conn = connect_writer(path) if cut_off else connect_reader(path)
+        conn = connect_writer(path) if cut_off else connect_visitor(path)
         try:
             return plan(migrations, _applied(conn, path), str(path))
         finally:

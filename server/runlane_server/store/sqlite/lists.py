@@ -14,6 +14,7 @@ from runlane_server.store.base import (
     SessionOrder,
     SessionRow,
     SubmissionRow,
+    Usage,
 )
 from runlane_server.store.sqlite.reads import (
     RUN_COLUMNS,
@@ -225,6 +226,16 @@ def counts(conn: sqlite3.Connection, namespace: str, limit: int) -> Counts:
         (namespace, InteractionState.OPEN, limit),
     ).fetchone()
     return Counts(statuses, more is not None, phases, stalled, waiting, _size(conn))
+
+
+def usage(conn: sqlite3.Connection, namespace: str) -> Usage:
+    """Store.usage."""
+    found = conn.execute(
+        "SELECT count(*), coalesce(sum(stored_bytes), 0) FROM sessions"
+        " WHERE namespace = ? AND deleted_time = 0",
+        (namespace,),
+    ).fetchone()
+    return Usage(*found)
 
 
 def _size(conn: sqlite3.Connection) -> int:

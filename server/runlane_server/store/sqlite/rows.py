@@ -92,15 +92,15 @@ def insert_session(
         namespace: Of the session.
         session_id: Its id.
         row: What it is.
-        values: token, state, status, current_run_id, update_time.
+        values: token, state, status, current_run_id, update_time, stored_bytes.
     """
     record, parent = row.record, row.parent
     cursor = execute(
         "INSERT INTO sessions (namespace, session_id, token, state, status, current_run_id,"
-        " update_time, create_time, base_count, source_session_id, source_run_id,"
+        " update_time, stored_bytes, create_time, base_count, source_session_id, source_run_id,"
         " parent_session_id, parent_run_id, parent_call_id, parent_depth, display_name,"
         " labels, metadata_json, default_agent)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (namespace, session_id) DO NOTHING",
         (
             namespace,

@@ -31,6 +31,7 @@ from runlane_server.store.base import (
     SubmissionRow,
     SummaryRow,
     ToolCallRow,
+    Usage,
     Write,
 )
 from runlane_server.store.errors import StoreRefused, StoreUnavailable
@@ -50,15 +51,16 @@ def check_file(path: Path) -> list[str]:
     Raises:
         StoreRefused: A server has it, or it is no store of this version.
     """
-    if not path.is_file():
-        raise StoreRefused(f"{path}: there is no such file")
+    files.refuse_missing(path)
     hold = files.FileHold(path)
     files.refuse_foreign(path)
     hold.take()
     try:
+        if not path.stat().st_size:
+            raise StoreRefused(f"{path} is empty: no store, until a server makes one of it")
         if files.verify(path):
             raise StoreRefused(f"{path} has an older schema; start a server on it to bring it up")
-        conn = files.connect_reader(path)
+        conn = files.connect_visitor(path)
         try:
             return read_snapshot(conn, upkeep.check)
         finally:
@@ -356,6 +358,10 @@ class SqliteStore:
     async def counts(self, namespace: str, limit: int) -> Counts:
         """Counts, looking at `limit` rows of a kind at most."""
         return await self._read(lists.counts, namespace, limit)
+
+    async def usage(self, namespace: str) -> Usage:
+        """Sums up what the sessions of a namespace take."""
+        return await self._read(lists.usage, namespace)
 
     async def queued_activations(self) -> list[QueuedActivation]:
         """Reads all activations that wait, ascending by queue_time."""
