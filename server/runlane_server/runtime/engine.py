@@ -390,6 +390,7 @@ class Engine:
             self.rules,
             request_id,
             slot.lease_confirmed,
+            command.trace if command else "",
         )
 
     def _settle_due(

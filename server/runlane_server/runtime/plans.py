@@ -53,6 +53,7 @@ class Plan:
         request: Names its request_id; None: it has none.
         hash: Of the request.
         toll: What the call costs its namespace; None: nothing.
+        trace: The W3C traceparent of the call; empty: none.
     """
 
     keys: tuple[SessionKey, ...]
@@ -61,6 +62,7 @@ class Plan:
     request: RequestKey | None = None
     hash: bytes = b""
     toll: Toll | None = None
+    trace: str = ""
 
 
 def plan(
@@ -70,6 +72,7 @@ def plan(
     request: RequestKey | None = None,
     request_hash: bytes = b"",
     toll: Toll | None = None,
+    trace: str = "",
 ) -> Plan:
     """Returns the plan of a command on one session."""
     return Plan(
@@ -79,6 +82,7 @@ def plan(
         request,
         request_hash,
         toll,
+        trace,
     )
 
 
