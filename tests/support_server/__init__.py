@@ -22,6 +22,7 @@ from support_server.link import (
     within,
 )
 from support_server.process import ServerProcess
+from support_server.proxy import Proxy
 
 __all__ = [
     "CANCELLED",
@@ -29,6 +30,7 @@ __all__ = [
     "EVENT",
     "MODE",
     "Link",
+    "Proxy",
     "ServerProcess",
     "Told",
     "dense",

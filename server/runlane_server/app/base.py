@@ -16,6 +16,7 @@ from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.codec import Codec
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Plan, Time, plan
+from runlane_server.runtime.follower import Follower
 from runlane_server.runtime.quotas import Quotas
 from runlane_server.runtime.records import decode_cancellation, decode_state, decode_totals
 from runlane_server.store.base import RequestKey, RunRow, SessionRow, Store, SubmissionRow
@@ -41,6 +42,7 @@ class Services:
     """The parts.
 
     Attributes:
+        follower: Follows other servers on the same store; None: there can be none.
         quotas: None: no namespace has one.
         draining: No new work is taken.
         background: What goes on after the call that began it was cancelled.
@@ -56,6 +58,7 @@ class Services:
     rules: Rules
     limits: Limits
     quotas: Quotas | None = None
+    follower: Follower | None = None
     draining: bool = False
     background: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -77,7 +80,15 @@ class UseCase:
         scope = key.session_id if scope is None else scope
         request = request_of(caller, scope)
         return await self._execute(
-            plan(key, command, caller.actor, request, caller.request_hash, caller.toll)
+            plan(
+                key,
+                command,
+                caller.actor,
+                request,
+                caller.request_hash,
+                caller.toll,
+                caller.trace,
+            )
         )
 
     async def _run_row(self, namespace: str, run_id: str, session_id: str = "") -> RunRow:

@@ -220,6 +220,8 @@ async def read_page(case: UseCase, key: SessionKey, hub: Hub | None, after: int)
             if sequence > after:
                 events.append((sequence, event))
         through = group.last
+    if hub is not None and hub.blocks:  # What ended them may have come from another server.
+        hub.end_deltas(event.type for _, event in events)
     return EventPage(events, through)
 
 

@@ -41,6 +41,9 @@ class Upkeep(UseCase):
         if alarm.backoff:
             services.dispatch.backed_off(alarm.activation_id)
             return None
+        if services.follower is not None:
+            # Another server may have renewed it.
+            services.engine.doubt(alarm.key)
         # Where the write fails the alarm fires again: one attempt is enough.
         state, lease_expire_time = await services.engine.settled(alarm.key, attempts=1)
         run = state.run if state is not None else None

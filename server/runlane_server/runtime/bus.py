@@ -8,7 +8,7 @@ lost or doubled does no harm. Deltas live here alone and die here.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,7 @@ class Hub:
         "blocks",
         "groups",
         "key",
+        "known",
         "pages",
         "subscriptions",
         "version",
@@ -102,27 +103,51 @@ class Hub:
         self.pages: OrderedDict[Any, asyncio.Future[Any]] = OrderedDict()
         self.blocks: dict[tuple[str, int], PartialBlock] = {}
         self.version = 0
+        # The newest event that another server was heard to have committed.
+        self.known = 0
         self._group_bytes = 0
         self._generation = 0
 
     @property
     def newest(self) -> int:
-        """The sequence of the newest event that is held here; 0 where there is none."""
-        return self.groups[-1].last if self.groups else 0
+        """The sequence of the newest event that is known here; 0 where none is."""
+        return self.groups[-1].last if self.groups else self.known
 
     def publish(self, group: EventGroup) -> None:
         """Takes a committed group and wakes all readers."""
         groups = self.groups
         if groups and groups[-1].last + 1 != group.first:
-            groups.clear()
-            self._group_bytes = 0
-        groups.append(group)
-        self._group_bytes += len(group.data)
+            self._forget_groups()
+        if group.last > self.known:
+            groups.append(group)
+            self._group_bytes += len(group.data)
         while self._group_bytes > GROUPS_BYTES and len(groups) > 1:
             self._group_bytes -= len(groups.popleft().data)
-        if self.blocks and any(one.type in _ENDS_DELTAS for one in decode_group(group.data)):
-            self.blocks.clear()
+        if self.blocks:
+            self.end_deltas(one.type for one in decode_group(group.data))
         self.wake()
+
+    def heard(self, sequence: int) -> None:
+        """Takes note of an event that another server has committed: readers read the store."""
+        if sequence > self.newest:
+            self._forget_groups()
+            self.known = sequence
+            self.wake()
+
+    def doubt(self) -> None:
+        """Has all readers look at the store: others may have committed anything."""
+        self._forget_groups()
+        self.known = 0
+        self.wake()
+
+    def end_deltas(self, types: Iterable[int]) -> None:
+        """Drops the blocks on their way where something came that ends them."""
+        if any(one in _ENDS_DELTAS for one in types):
+            self.blocks.clear()
+
+    def _forget_groups(self) -> None:
+        self.groups.clear()
+        self._group_bytes = 0
 
     def wake(self) -> None:
         """Wakes all readers."""
@@ -312,6 +337,23 @@ class Bus:
         """Wakes those who read feeds: others may have written."""
         for hub in self._feeds:
             hub.wake()
+
+    def heard(self, key: SessionKey, sequence: int) -> None:
+        """Tells those who read a session of an event that another server has committed."""
+        hub = self._hubs.get(key)
+        if hub is not None:
+            hub.heard(sequence)
+            if not hub.subscriptions:
+                # Nobody reads here what ends them.
+                hub.blocks.clear()
+            self._forget(hub)
+        if self._feeds:
+            self.wake(feed_of(key.namespace))
+
+    def doubt_all(self) -> None:
+        """Has every reader look at the store."""
+        for hub in list(self._hubs.values()):
+            hub.doubt()
 
     def wake(self, key: SessionKey) -> None:
         """Wakes those who read the session: something beside its events changed."""

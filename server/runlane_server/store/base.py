@@ -5,7 +5,7 @@ state, events, messages, options) is opaque to it. Every list is ordered, total
 and stable; every read is one snapshot of committed rows.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -564,6 +564,117 @@ class StoredNotice:
     cause: str
 
 
+@dataclass(slots=True)
+class Moves:
+    """What other servers have committed.
+
+    Attributes:
+        cursor: Where the next read goes on.
+        sessions: Sessions with new events, and the sequence of the newest; None: they may be
+            any.
+        time: The store's, in microseconds since 1970 UTC.
+    """
+
+    cursor: str
+    sessions: dict[SessionKey, int] | None
+    time: int
+
+
+@dataclass(slots=True)
+class Due:
+    """What is due, whoever wrote it."""
+
+    timers: list[StoredTimer]
+    leases: list[LiveLease]
+    notices: list[StoredNotice]
+
+
+@dataclass(slots=True)
+class PollingExecutor:
+    """An executor that polls a server, or did."""
+
+    namespace: str
+    executor_id: str
+    agents: Sequence[str]
+    last_poll_time: int
+    polling: bool
+
+
+@dataclass(slots=True)
+class Roster:
+    """Who works, and for what, on all servers.
+
+    Attributes:
+        executors: Those that other servers have seen.
+        queued: How many activations wait, and since when the oldest does, by (namespace,
+            agent); those that back off do not.
+        leased: How many activations an executor has, by (namespace, agent, executor_id).
+    """
+
+    executors: list[PollingExecutor]
+    queued: dict[tuple[str, str], tuple[int, int]]
+    leased: dict[tuple[str, str, str], int]
+
+
+class Shared(Protocol):
+    """What a store adds that other servers write at the same time."""
+
+    async def tokens(self, keys: Sequence[SessionKey]) -> dict[SessionKey, bytes]:
+        """Reads the tokens of the sessions that are there."""
+
+    async def commit_locked(
+        self,
+        keys: Sequence[SessionKey],
+        decide: Callable[[list[LoadedSession | None]], Sequence[CommitUnit]],
+    ) -> list[Outcome]:
+        """Locks sessions and writes what is decided on them, in one transaction.
+
+        Args:
+            keys: All sessions that the writes are about.
+            decide: Gives the writes. It may be asked again; what counts is its last answer.
+
+        Returns:
+            One outcome for each write; one that is Unavailable may stand for all.
+        """
+
+    async def moved(self, cursor: str) -> Moves:
+        """Reads what others have committed since a cursor; "": from now on.
+
+        No commit is left out, also not one of a transaction that began long before.
+        """
+
+    async def wait_told(self, seconds: float) -> set[str]:
+        """Waits until a server tells something, or the time is over; for one caller alone."""
+
+    def tell(self, what: str) -> None:
+        """Tells all other servers a word, soon; it may be lost."""
+
+    def hear(self, what: str) -> None:
+        """Ends `wait_told` here, as though another server had told a word."""
+
+    async def queued_for(
+        self, lanes: Sequence[tuple[str, str]], now: int, limit: int
+    ) -> list[QueuedActivation]:
+        """Reads up to `limit` activations of each (namespace, agent), oldest first.
+
+        Those that back off beyond `now` are left out.
+        """
+
+    async def due(self, before: int, put_before: int, limit: int) -> Due:
+        """Reads timers and leases that end, and notices that were put, before a time."""
+
+    async def met(
+        self, server: str, executors: Sequence[PollingExecutor], forget_before: int
+    ) -> None:
+        """Writes which executors a server sees; forgets those that polled last before a time."""
+
+    async def roster(self, server: str, since: int, now: int) -> Roster:
+        """Reads who works; `since`: executors of other servers that polled at or after it."""
+
+    async def drained_among(self, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Reads which of these (namespace, executor_id) are drained."""
+
+
 class Store(Protocol):
     """Sessions, rows and bytes, durable.
 
@@ -574,13 +685,18 @@ class Store(Protocol):
 
     info: StoreInfo
 
+    @property
+    def shared(self) -> Shared | None:
+        """What it adds where other servers may write it; None: this process has it alone."""
+
     async def open(self, now: int, embedded_prefix: str) -> None:
         """Takes the store for this process, or fails with StoreRefused, nothing changed.
 
-        Migrates an older schema. Leases of executors whose id starts with
-        `embedded_prefix` belong to a process that is gone: they end at `now`. All others
-        may be renewed for one full lease: they end no sooner than `now` plus their
-        duration.
+        Migrates an older schema. Where no other server has it open: leases of executors
+        whose id starts with `embedded_prefix` belong to a process that is gone: they end at
+        `now`. All others may be renewed for one full lease: they end no sooner than `now`
+        plus their duration. Beside other servers, which took heartbeats all the time, leases
+        stay as they are.
         """
 
     async def close(self) -> None:

@@ -165,7 +165,7 @@ class AdminServicer:
     ) -> pb.ListExecutorsResponse:
         """Lists the executors."""
         pager = Pager(call.method, call.namespace)
-        executors, go_on = self._app.list_executors(
+        executors, go_on = await self._app.list_executors(
             call.namespace, pager.name(request.page_token), page_limit(request.page_size)
         )
         shown = fill(executors, _executor)

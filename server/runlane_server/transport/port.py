@@ -316,7 +316,7 @@ class AppPort(Protocol):
     ) -> AsyncIterator[FeedEvents | FeedMark]:
         """Streams the events of all sessions, and where the reader is."""
 
-    def list_agents(
+    async def list_agents(
         self, namespace: str, after: str, limit: int, /
     ) -> tuple[list[AgentView], str | None]:
         """Lists agents by name; also the name that the next page is after."""
@@ -324,7 +324,7 @@ class AppPort(Protocol):
     async def overview(self, namespace: str, /) -> OverviewView:
         """Counts what there is."""
 
-    def list_executors(
+    async def list_executors(
         self, namespace: str, after: str, limit: int, /
     ) -> tuple[list[ExecutorView], str | None]:
         """Lists executors by id; also the id that the next page is after."""

@@ -1,5 +1,6 @@
 """The schema of a database: whether it is one of ours, and what it lacks."""
 
+import asyncio
 import secrets
 import uuid
 from typing import Any
@@ -9,7 +10,12 @@ import asyncpg
 from runlane_server.store.errors import StoreRefused
 from runlane_server.store.migrate import Migration, plan, read_migrations
 from runlane_server.store.postgres.connect import SCHEMA, Conn
-from runlane_server.store.postgres.hold import MIGRATING
+
+MIGRATING = 0x52756E6C02
+"""Key of the advisory lock of who migrates: `Runl` and a number."""
+
+_TRIES, _TRY_SECONDS = 60, 0.05
+"""How often, and at what distance, it is tried: servers may be started at the same time."""
 
 _OLDEST = 140_000
 _PACKAGE = "runlane_server.store.postgres"
@@ -57,7 +63,11 @@ async def prepare(conn: Any, now: int) -> None:
     Raises:
         StoreRefused: It is not one of ours, is newer, was changed, or is being migrated.
     """
-    if not await conn.fetchval(f"SELECT pg_try_advisory_lock({MIGRATING})"):
+    for _ in range(_TRIES):
+        if await conn.fetchval(f"SELECT pg_try_advisory_lock({MIGRATING})"):
+            break
+        await asyncio.sleep(_TRY_SECONDS)
+    else:
         raise StoreRefused(f"{_WHERE} is being migrated by another server")
     try:
         wanted = await missing(conn)

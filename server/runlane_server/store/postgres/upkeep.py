@@ -40,7 +40,8 @@ async def sweep(conn: Conn, key: SessionKey, max_rows: int) -> bool:
     """Store.sweep, inside a transaction that writes."""
     session_key = await conn.fetchval(
         "SELECT key FROM sessions WHERE namespace = $1 AND session_id = $2 AND deleted_time > 0"
-        " FOR NO KEY UPDATE",
+        # Where another server is at it, this one leaves it to that.
+        " FOR NO KEY UPDATE SKIP LOCKED",
         key.namespace,
         key.session_id,
     )

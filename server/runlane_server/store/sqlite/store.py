@@ -78,6 +78,9 @@ class SqliteStore:
     on the writing thread, between batches.
     """
 
+    shared = None
+    """One process has it alone."""
+
     def __init__(self, path: Path | None, *, reader_threads: int = 4) -> None:
         """Makes a store; `open` takes it.
 
