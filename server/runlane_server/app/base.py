@@ -19,6 +19,7 @@ from runlane_server.runtime.engine import Engine, Plan, Time, plan
 from runlane_server.runtime.follower import Follower
 from runlane_server.runtime.quotas import Quotas
 from runlane_server.runtime.records import decode_cancellation, decode_state, decode_totals
+from runlane_server.runtime.relay import Relay
 from runlane_server.store.base import RequestKey, RunRow, SessionRow, Store, SubmissionRow
 
 
@@ -44,6 +45,7 @@ class Services:
     Attributes:
         follower: Follows other servers on the same store; None: there can be none.
         quotas: None: no namespace has one.
+        relay: Passes deltas on to them; likewise.
         draining: No new work is taken.
         background: What goes on after the call that began it was cancelled.
     """
@@ -59,6 +61,7 @@ class Services:
     limits: Limits
     quotas: Quotas | None = None
     follower: Follower | None = None
+    relay: Relay | None = None
     draining: bool = False
     background: set[asyncio.Task[Any]] = field(default_factory=set)
 

@@ -20,6 +20,7 @@ from runlane_server.runtime.clock import StoreClock
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.follower import Follower
 from runlane_server.runtime.quotas import Quotas
+from runlane_server.runtime.relay import Relay
 from runlane_server.runtime.roster import SharedDispatch
 from runlane_server.runtime.stats import Stats
 from runlane_server.runtime.timers import Timers
@@ -98,8 +99,15 @@ class App(Sessions, Inputs, Control, Execution, Queries, Feeds, Overviews):
         observer.timers = self._timers
         shared, dispatch = services.store.shared, services.dispatch
         if shared is not None and isinstance(dispatch, SharedDispatch):
+            services.relay = Relay(shared, services.engine, services.bus)
             services.follower = Follower(
-                shared, services.engine, services.bus, dispatch, self._timers, poll_interval
+                shared,
+                services.engine,
+                services.bus,
+                dispatch,
+                self._timers,
+                services.relay,
+                poll_interval,
             )
             if isinstance(services.clock, StoreClock):
                 services.follower.on_time = services.clock.heard
@@ -120,6 +128,8 @@ class App(Sessions, Inputs, Control, Execution, Queries, Feeds, Overviews):
         ]
         if follower is not None:
             self._upkeeping.append(loop.create_task(follower.run()))
+        if self.services.relay is not None:
+            self._upkeeping.append(loop.create_task(self.services.relay.run()))
 
     async def load(self) -> None:
         """Takes in what the store holds, where nobody else writes it."""

@@ -63,8 +63,15 @@ class Streams(UseCase):
         services = self.services
         key = SessionKey(namespace, session_id)
         reader = _Reader(self, key, query, services.codec.event_batch)
-        async for frame in self._limited(key, reader):
-            yield frame
+        relay = services.relay if query.include_deltas else None
+        if relay is not None:
+            relay.want(key)
+        try:
+            async for frame in self._limited(key, reader):
+                yield frame
+        finally:
+            if relay is not None:
+                relay.unwant(key)
 
     async def stream_run_events(
         self,

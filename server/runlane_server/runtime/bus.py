@@ -312,6 +312,22 @@ class Bus:
             len(hub.subscriptions) for hub in self._hubs.values() if hub.key.namespace == namespace
         )
 
+    def find(self, key: SessionKey) -> Hub | None:
+        """Returns the hub of a session where there is one."""
+        return self._hubs.get(key)
+
+    def sessions_with_blocks(self) -> list[SessionKey]:
+        """Returns the sessions with blocks on their way here."""
+        return [key for key, hub in self._hubs.items() if hub.blocks]
+
+    def drop_blocks(self, key: SessionKey, blocks: Iterable[PartialBlock]) -> None:
+        """Drops blocks of model steps that are over."""
+        hub = self._hubs.get(key)
+        if hub is not None:
+            for block in blocks:
+                hub.blocks.pop((block.last.model_stream_id, block.last.block_index), None)
+            self._forget(hub)
+
     def hub(self, key: SessionKey) -> Hub:
         """Returns the hub of a session, made where there is none."""
         hub = self._hubs.get(key)
@@ -343,10 +359,6 @@ class Bus:
         hub = self._hubs.get(key)
         if hub is not None:
             hub.heard(sequence)
-            if not hub.subscriptions:
-                # Nobody reads here what ends them.
-                hub.blocks.clear()
-            self._forget(hub)
         if self._feeds:
             self.wake(feed_of(key.namespace))
 

@@ -14,6 +14,7 @@ import structlog
 from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.dispatch import SEEN_SECONDS
 from runlane_server.runtime.engine import Engine
+from runlane_server.runtime.relay import EAGER, PUT, Relay
 from runlane_server.runtime.roster import SharedDispatch
 from runlane_server.runtime.timers import Timers
 from runlane_server.store.base import Shared
@@ -66,6 +67,7 @@ class Follower:
         bus: Bus,
         dispatch: SharedDispatch,
         timers: Timers,
+        relay: Relay,
         interval: float,
     ) -> None:
         """Makes it.
@@ -76,6 +78,7 @@ class Follower:
             bus: Has readers.
             dispatch: Has executors.
             timers: Has alarms.
+            relay: Passes deltas on.
             interval: Seconds after which it looks though nothing was told.
         """
         self._shared = shared
@@ -83,6 +86,7 @@ class Follower:
         self._bus = bus
         self._dispatch = dispatch
         self._timers = timers
+        self._relay = relay
         self._interval = interval
         self._server = uuid.uuid4().hex
         self._cursor = ""
@@ -102,9 +106,11 @@ class Follower:
             whole = loop.time() >= looked + self._interval
             roster = "executors" in heard or loop.time() >= met + MEET_SECONDS
             try:
-                await self.look(whole=whole)
+                if whole or heard - {EAGER, PUT}:
+                    await self.look(whole=whole)
                 if roster:
                     await self.meet()
+                await self._relay.heard(heard, whole=whole)
             except Exception as error:  # noqa: BLE001 - it goes on, whatever it was
                 # What happened meanwhile is not known, so all of it counts as changed.
                 self._cursor = ""
@@ -160,12 +166,14 @@ class Follower:
         if moves.sessions is None:
             self._engine.doubt_all()
             self._bus.doubt_all()
+            await self._relay.doubt(self._bus.sessions_with_blocks())
         else:
             for key, sequence in moves.sessions.items():
                 if self._engine.heard(key, sequence):
                     self._timers.forget(key)
                     self._dispatch.forget(key)
                 self._bus.heard(key, sequence)
+            await self._relay.doubt(moves.sessions)
         self._cursor = moves.cursor
 
     async def _find_drained(self) -> None:

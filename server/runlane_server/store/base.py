@@ -5,7 +5,7 @@ state, events, messages, options) is opaque to it. Every list is ordered, total
 and stable; every read is one snapshot of committed rows.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -616,6 +616,24 @@ class Roster:
     leased: dict[tuple[str, str, str], int]
 
 
+@dataclass(slots=True)
+class SharedBlock:
+    """The newest state of a block on its way, for readers on other servers.
+
+    Attributes:
+        data: The block, encoded, opaque to the store; empty where it is only named.
+        put_time: When it was written, by the store's clock.
+        state: The session's encoded hot state, of the same snapshot.
+    """
+
+    key: SessionKey
+    model_stream_id: str
+    block_index: int
+    data: bytes = b""
+    put_time: int = 0
+    state: bytes = b""
+
+
 class Shared(Protocol):
     """What a store adds that other servers write at the same time."""
 
@@ -673,6 +691,30 @@ class Shared(Protocol):
 
     async def drained_among(self, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Reads which of these (namespace, executor_id) are drained."""
+
+    async def put_blocks(
+        self,
+        server: str,
+        blocks: Sequence[SharedBlock],
+        gone: Sequence[SharedBlock],
+        forget_before: int,
+    ) -> None:
+        """Writes newest states of blocks, beside commits and without waiting for the disk.
+
+        Args:
+            server: Who writes.
+            blocks: What is new; replaces what was there.
+            gone: Blocks that are on their way no more.
+            forget_before: Also remove what was written before this time; 0: nothing.
+        """
+
+    async def blocks(
+        self, server: str, after: Mapping[SessionKey, int], max_bytes: int
+    ) -> list[SharedBlock]:
+        """Reads what other servers wrote of sessions, each after its `put_time`.
+
+        Ends with the one that makes them `max_bytes` large; the oldest come first.
+        """
 
 
 class Store(Protocol):

@@ -1,6 +1,6 @@
 """What the database adds for servers that share it: what others did, and what is left to do."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,11 @@ from runlane_server.store.base import (
     PollingExecutor,
     QueuedActivation,
     Roster,
+    SharedBlock,
     StoredNotice,
     StoredTimer,
 )
+from runlane_server.store.postgres import deltas
 from runlane_server.store.postgres.commits import Decide
 from runlane_server.store.postgres.connect import Conn
 from runlane_server.store.postgres.listen import Listener
@@ -189,6 +191,7 @@ class Base:
         read: Runs a read of one statement.
         snapshot: Runs a read of several statements on one snapshot.
         write: Runs something that writes in one transaction, in turn.
+        aside: Runs something that writes beside commits, in one transaction that may be lost.
         commit_locked: Shared.commit_locked.
         writer: Returns the process that serves the connection that writes; 0: there is none.
     """
@@ -196,6 +199,7 @@ class Base:
     read: Callable[..., Awaitable[Any]]
     snapshot: Callable[..., Awaitable[Any]]
     write: Callable[..., Awaitable[Any]]
+    aside: Callable[..., Awaitable[Any]]
     commit_locked: Callable[[Sequence[SessionKey], Decide], Awaitable[list[Outcome]]]
     writer: Callable[[], int]
 
@@ -259,4 +263,21 @@ class PostgresShared:
     async def drained_among(self, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Reads which of these (namespace, executor_id) are drained."""
         found: list[tuple[str, str]] = await self._base.read(drained_among, names)
+        return found
+
+    async def put_blocks(
+        self,
+        server: str,
+        blocks: Sequence[SharedBlock],
+        gone: Sequence[SharedBlock],
+        forget_before: int,
+    ) -> None:
+        """Writes newest states of blocks, beside commits and without waiting for the disk."""
+        await self._base.aside(deltas.put_blocks, server, blocks, gone, forget_before)
+
+    async def blocks(
+        self, server: str, after: Mapping[SessionKey, int], max_bytes: int
+    ) -> list[SharedBlock]:
+        """Reads what other servers wrote of sessions, each after its `put_time`."""
+        found: list[SharedBlock] = await self._base.read(deltas.blocks, server, after, max_bytes)
         return found

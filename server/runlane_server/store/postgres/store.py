@@ -107,6 +107,7 @@ class PostgresStore:
                 self._read,
                 self._snapshot,
                 self._write,
+                self.aside,
                 self.commit_locked,
                 lambda: self._writing.pid,
             ),
@@ -245,6 +246,26 @@ class PostgresStore:
     ) -> Awaitable[Result]:
         """Runs a read of several statements on one snapshot."""
         return self._submit(function, args, several=True)
+
+    def aside(self, function: Callable[..., Awaitable[Result]], *args: object) -> Awaitable[Result]:
+        """Runs something that writes beside commits, in one transaction that may be lost."""
+
+        async def write(conn: Any) -> Result:
+            # A connection that reads, for once: the one that writes is for commits.
+            await conn.execute(
+                "BEGIN READ WRITE ISOLATION LEVEL READ COMMITTED;"
+                " SET LOCAL synchronous_commit = off"
+            )
+            try:
+                done = await function(conn, *args)
+                await conn.execute("COMMIT")
+            except BaseException:
+                if not conn.is_closed():
+                    await conn.execute("ROLLBACK")
+                raise
+            return done
+
+        return self._submit(write, (), several=False)
 
     def _submit(
         self, function: Callable[..., Awaitable[Result]], args: tuple[object, ...], *, several: bool
