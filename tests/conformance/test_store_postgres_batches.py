@@ -6,7 +6,13 @@ import pytest
 from runlane_server.core.model import SessionRecord
 from runlane_server.core.rows import SessionUpdated
 from runlane_server.core.words import InteractionState, Phase
-from runlane_server.store.base import FEED_START, Committed, Rejected, SessionFilter
+from runlane_server.store.base import (
+    FEED_START,
+    Committed,
+    Rejected,
+    SessionFilter,
+    SharedBlock,
+)
 from runlane_server.store.postgres import Address, PostgresStore, connect
 from store_builders import Scripted, request
 
@@ -132,6 +138,8 @@ def _reads(store, s):
     yield shared.met("me", [], 0)
     yield shared.roster("me", 0, 0)
     yield shared.drained_among([("default", "exe")])
+    yield shared.put_blocks("me", [block := SharedBlock(s.key, "str_x", 1, b"text")], [block], 0)
+    yield shared.blocks("you", {s.key: 0}, 99)
     yield shared.commit_locked([s.key], lambda _: [])
 
 
