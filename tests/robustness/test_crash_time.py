@@ -14,7 +14,7 @@ from runlane.v1 import run_pb2
 from support_server import COMPLETED, EVENT, Link, dense, reserve, seconds, step, unique, until
 from support_server.turns import RUN, asks, claims, closed_once, pause, permission, question
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.alone]
+pytestmark = [pytest.mark.asyncio, pytest.mark.alone, pytest.mark.every_store]
 DEADLINE = 2.0
 LATE = 0.5
 SHORTEST = 5

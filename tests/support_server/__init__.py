@@ -22,6 +22,7 @@ from support_server.link import (
     within,
 )
 from support_server.process import ServerProcess
+from support_server.rows import ask
 
 __all__ = [
     "CANCELLED",
@@ -31,6 +32,7 @@ __all__ = [
     "Link",
     "ServerProcess",
     "Told",
+    "ask",
     "dense",
     "failed",
     "fence_of",
