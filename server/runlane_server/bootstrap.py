@@ -8,6 +8,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +48,7 @@ from runlane_server.transport.server import GrpcServer, GrpcSettings
 from runlane_server.transport.tls import TlsFiles
 
 if TYPE_CHECKING:
+    from runlane_server.observability.traces import Traces
     from runlane_server.transport.tokens import JwtTokens
 
 log = structlog.get_logger(__name__)
@@ -89,8 +91,8 @@ def _postgres() -> ModuleType:
     return postgres
 
 
-def make_app(settings: Settings, store: Store, clock: Time) -> App:
-    """Makes the use cases over an open store."""
+def make_app(settings: Settings, store: Store, clock: Time, traces: "Traces | None" = None) -> App:
+    """Makes the use cases over an open store; `traces` records the ends of runs."""
     rules = Rules(
         default_agent=settings.default_agent,
         agents=frozenset(settings.agents),
@@ -109,7 +111,8 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
     bus, dispatch, codec = Bus(settings.bookmark_seconds), Dispatch(), ProtoCodec()
     stats = Stats()
     quotas = make_quotas(default_quota(settings), own_quotas(settings), store.usage, clock.now)
-    observer = Committed(bus, dispatch, stats, quotas)
+    watcher = traces.committed if traces is not None else None
+    observer = Committed(bus, dispatch, stats, quotas, watcher)
     engine = Engine(
         store,
         codec,
@@ -146,20 +149,23 @@ async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
         loop.add_signal_handler(number, stop.set)
     clock = Clock()
     store = make_store(settings)
+    traces = _traces() if settings.otel else None
     await store.open(clock.now(), EMBEDDED_PREFIX)
     try:
-        app = make_app(settings, store, clock)
+        app = make_app(settings, store, clock, traces)
         keys = KeyRing(store, clock, new_id)
         await app.start()
         await keys.start()
         _collect_rarely()
         try:
-            await _serve(app, keys, clock, settings, ready, stop)
+            await _serve(app, keys, clock, settings, ready, stop, traces)
         finally:
             await keys.close()
             await app.close()
     finally:
         await store.close()
+        if traces is not None:
+            await asyncio.to_thread(traces.close)
 
 
 @contextlib.asynccontextmanager
@@ -187,6 +193,21 @@ async def private_server(settings: Settings) -> AsyncIterator[str]:
                 await server.drain(1)
     finally:
         await store.close()
+
+
+def _traces() -> "Traces":
+    try:
+        # Only who wants it needs its libraries.
+        from runlane_server.observability.traces import (  # noqa: PLC0415
+            NoExporterError,
+            start_traces,
+        )
+    except ImportError as error:
+        raise SettingsError(f"otel needs runlane[otel]: {error}") from error
+    try:
+        return start_traces(metadata.version("runlane"))
+    except NoExporterError as error:
+        raise SettingsError(f"otel: {error}") from error
 
 
 def _collect_rarely() -> None:
@@ -240,6 +261,7 @@ async def _serve(
     settings: Settings,
     ready: Callable[[list[str]], None],
     stop: asyncio.Event,
+    traces: "Traces | None",
 ) -> None:
     server = GrpcServer(
         app,
@@ -247,10 +269,15 @@ async def _serve(
         GrpcSettings(
             reflection=settings.reflection,
             channelz=settings.channelz,
+            max_stream_seconds=settings.max_stream_seconds,
             max_connection_age=settings.max_connection_age_seconds or None,
+            max_connection_age_grace=settings.max_connection_age_grace_seconds,
+            keepalive=settings.keepalive_seconds,
+            keepalive_timeout=settings.keepalive_timeout_seconds,
         ),
         await _identity(settings, keys, clock),
         app.stats,
+        traces,
     )
     async with contextlib.AsyncExitStack() as stack:
         # The embedded executor is a client like any other, at a door that nobody else can
@@ -271,7 +298,9 @@ async def _serve(
         ready([_bound(*one) for one in zip(settings.listen, ports, strict=False)])
         await stop.wait()
         log.info("draining", grace_seconds=settings.drain_grace_seconds)
-        finish = embedded.drain if embedded is not None else None
+        finish = None
+        if embedded is not None:
+            finish = partial(embedded.drain, settings.agent_grace_seconds)
         await server.drain(settings.drain_grace_seconds, finish)
 
 
@@ -280,7 +309,7 @@ async def _serve_metrics(app: App, address: str, stack: contextlib.AsyncExitStac
     if not address:
         return
     # The library is an import of its own weight, and not everybody wants it.
-    from runlane_server.observability import MetricsServer  # noqa: PLC0415
+    from runlane_server.observability.metrics import MetricsServer  # noqa: PLC0415
 
     metrics = MetricsServer(app)
     host, _, port = address.rpartition(":")

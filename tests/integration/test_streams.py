@@ -552,9 +552,13 @@ async def test_a_reader_that_a_sweep_overtook_is_told_and_sees_no_gap(make_serve
 
 
 def rows_of_events(server, session: str) -> int:
-    on_sqlite = server.store.startswith("sqlite:")
-    table, key = ("entries", "e.id >> 32") if on_sqlite else ("events", "e.session_key")
-    count = (
-        f"SELECT count(*) FROM {table} e JOIN sessions s ON {key} = s.key WHERE s.session_id = ?"
+    of_file = (
+        "SELECT count(*) FROM entries e JOIN sessions s ON e.id >> 32 = s.key"
+        " WHERE s.session_id = ?"
     )
-    return ask(server.store, count, session)[0][0]
+    of_database = (
+        "SELECT count(*) FROM events e JOIN sessions s ON e.session_key = s.key"
+        " WHERE s.session_id = ?"
+    )
+    on_sqlite = server.store.startswith("sqlite:")
+    return ask(server.store, of_file if on_sqlite else of_database, session)[0][0]

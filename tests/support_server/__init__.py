@@ -22,6 +22,7 @@ from support_server.link import (
     within,
 )
 from support_server.process import ServerProcess
+from support_server.proxy import Proxy
 from support_server.rows import ask
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "EVENT",
     "MODE",
     "Link",
+    "Proxy",
     "ServerProcess",
     "Told",
     "ask",

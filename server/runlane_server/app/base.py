@@ -75,7 +75,15 @@ class UseCase:
         scope = key.session_id if scope is None else scope
         request = request_of(caller, scope)
         return await self._execute(
-            plan(key, command, caller.actor, request, caller.request_hash, caller.toll)
+            plan(
+                key,
+                command,
+                caller.actor,
+                request,
+                caller.request_hash,
+                caller.toll,
+                caller.trace,
+            )
         )
 
     async def _run_row(self, namespace: str, run_id: str, session_id: str = "") -> RunRow:

@@ -226,7 +226,9 @@ class Execution(UseCase):
             ) -> Sequence[Decision]:
                 return decide_with_child(states[0], states[1], command, contexts[0], contexts[1])
 
-            work = Plan((key, child), choose, actor, request, caller.request_hash)
+            work = Plan(
+                (key, child), choose, actor, request, caller.request_hash, trace=caller.trace
+            )
         summaries = [one for one in command.operations if isinstance(one, RecordCompaction)]
         for _ in range(READS_MAX):
             for one in summaries:
@@ -389,6 +391,7 @@ class Execution(UseCase):
         view = LeasedView(fence, run_view(row), 0, [], [], None, control)
         if state is None or state.run is None or not _holds(state, fence):
             return view
+        view.trace = state.run.trace
         view.reserved_step, step = state.run.reserved_step, state.run.steps_committed
         small = await read_small(
             store, key, plan_context(state, 0), FRAME_MESSAGES, context_bytes_max

@@ -1,7 +1,7 @@
 """All use cases together, and the life of the process that serves them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from runlane_server.app.base import Services
 from runlane_server.app.control import Control
@@ -24,7 +24,11 @@ from runlane_server.store.base import EventGroup
 
 
 class Committed:
-    """Tells all who keep an index of committed rows, in order, before a caller is answered."""
+    """Tells all who keep an index of committed rows, in order, before a caller is answered.
+
+    Attributes:
+        watcher: Is told of rows too, for the eyes of people; must not raise.
+    """
 
     def __init__(
         self,
@@ -32,7 +36,9 @@ class Committed:
         dispatch: Dispatch,
         stats: Stats | None = None,
         quotas: Quotas | None = None,
+        watcher: Callable[[SessionKey, Sequence[Row]], None] | None = None,
     ) -> None:
+        self.watcher = watcher
         self.bus = bus
         self.dispatch = dispatch
         self.stats = stats or Stats()
@@ -44,6 +50,8 @@ class Committed:
     ) -> None:
         """Takes note of a commit."""
         self.stats.committed(group, rows)
+        if self.watcher is not None:
+            self.watcher(key, rows)
         self.dispatch.committed(key, rows)
         if self.timers is not None:
             self.timers.committed(key, rows)

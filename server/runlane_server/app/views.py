@@ -33,6 +33,8 @@ class Caller:
         request_hash: Hash of the request without request_id and waits; empty without a
             request_id.
         toll: What the call costs its namespace; None: nothing.
+        trace: The W3C traceparent of the call, for the runs that come of it; empty: none. It
+            is no part of the request.
     """
 
     namespace: str
@@ -41,6 +43,7 @@ class Caller:
     request_id: str = ""
     request_hash: bytes = b""
     toll: Toll | None = None
+    trace: str = ""
 
 
 @dataclass(slots=True)
@@ -147,6 +150,7 @@ class LeasedView:
         answered: Interactions that were answered since the newest model step.
         context: The messages where they fit what was asked for, else None.
         summary: What stands for those that are not among them; None: nothing does.
+        trace: The W3C traceparent that the work belongs to; empty: none.
     """
 
     fence: Fence
@@ -157,6 +161,7 @@ class LeasedView:
     context: list[MessageRow] | None
     control: ActivationControl
     summary: SummaryRow | None = None
+    trace: str = ""
 
 
 @dataclass(slots=True)

@@ -92,6 +92,7 @@ class Plan:
         request: Names its request_id; None: it has none.
         hash: Of the request.
         toll: What the call costs its namespace; None: nothing.
+        trace: The W3C traceparent of the call; empty: none.
     """
 
     keys: tuple[SessionKey, ...]
@@ -100,6 +101,7 @@ class Plan:
     request: RequestKey | None = None
     hash: bytes = b""
     toll: Toll | None = None
+    trace: str = ""
 
 
 def plan(
@@ -109,6 +111,7 @@ def plan(
     request: RequestKey | None = None,
     request_hash: bytes = b"",
     toll: Toll | None = None,
+    trace: str = "",
 ) -> Plan:
     """Returns the plan of a command on one session."""
     return Plan(
@@ -118,6 +121,7 @@ def plan(
         request,
         request_hash,
         toll,
+        trace,
     )
 
 
@@ -403,6 +407,7 @@ class Engine:
             self.rules,
             request_id,
             slot.lease_confirmed,
+            command.trace if command else "",
         )
 
     def _settle_due(self, slot: Slot, now: int) -> None:
