@@ -23,6 +23,7 @@ from support_server.link import (
 )
 from support_server.process import ServerProcess
 from support_server.proxy import Proxy
+from support_server.rows import ask
 
 __all__ = [
     "CANCELLED",
@@ -33,6 +34,7 @@ __all__ = [
     "Proxy",
     "ServerProcess",
     "Told",
+    "ask",
     "dense",
     "failed",
     "fence_of",
