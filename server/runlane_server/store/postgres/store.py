@@ -415,11 +415,11 @@ class PostgresStore:
         self, namespace: str, after: FeedPlace, max_events: int, max_bytes: int
     ) -> FeedPage:
         """Reads groups of all sessions of a namespace that hold events after a place."""
-        return await self.read(feed.feed, namespace, after, max_events, max_bytes)
+        return await self._read(feed.feed, namespace, after, max_events, max_bytes)
 
     async def feed_end(self) -> FeedPlace:
         """Returns a place that all that is committed from now on comes after."""
-        return await self.read(feed.feed_end)
+        return await self._read(feed.feed_end)
 
     async def messages(
         self,
