@@ -149,8 +149,9 @@ SORTED = (
     "FOR NO KEY UPDATE",
     "WITH RECURSIVE",
     "WITH page",
+    "JOIN deltas d ON",
 )
-"""What is sorted is a page, a batch, or a line of forks."""
+"""What is sorted is a page, a batch, a line of forks, or the blocks on their way that are read."""
 
 
 BY_ID = r"\b(key|(?!proxy_)\w+_id) = "
