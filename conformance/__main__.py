@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from conformance.binding import ClientBinding
-from conformance.play import Binding, Failure, Player
+from conformance.play import Binding, Failure, Player, Refused
 from conformance.report import Result, table, write_junit
 from conformance.scenario import Scenario, load
 from conformance.server import own_server
@@ -65,8 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("there is no such scenario")
     with contextlib.ExitStack() as stack:
         target = options.target or stack.enter_context(own_server())
-        results = asyncio.run(played(scenarios, lambda: ClientBinding(target), jobs=options.jobs))
-    print(table(results))  # noqa: T201 - what the program is for
+        try:
+            results = asyncio.run(
+                played(scenarios, lambda: ClientBinding(target), jobs=options.jobs)
+            )
+        except Refused as refused:
+            parser.exit(1, f"{target} does not say what it is: {refused}\n")
+    print(table(results))
     if options.junit:
         write_junit(options.junit, results, "conformance.python")
     return int(any(one.failure for one in results))

@@ -101,6 +101,9 @@ class Player:
             raise Failure(f"{self._place()}: {error or 'it took too long'}") from None
         except (Failure, Refused, ScenarioError) as error:
             raise Failure(f"{self._place()}: {error}") from None
+        except Exception as error:
+            # The client's own, such as a gap that it found.
+            raise Failure(f"{self._place()}: {type(error).__name__}: {error}") from error
         finally:
             await self._end()
 
