@@ -41,7 +41,7 @@ def failures(results):
 
 def test_all_scenarios_pass(store):
     results = asyncio.run(played(SCENARIOS, lambda: ClientBinding(store.address), jobs=16))
-    assert failures(results) == {}
+    assert not failures(results), table([one for one in results if one.failure])
     assert [one.name for one in results if one.skipped] == []
 
 
