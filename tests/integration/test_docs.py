@@ -278,11 +278,13 @@ def test_the_readme_commands_print_what_it_says(address, tmp_path):
     assert Transcript(address, tmp_path).play(steps, set(TOOLS)) == 3
 
 
-def test_the_readme_program_runs_as_written_and_again(address, tmp_path):
-    programs = blocks(ROOT / "README.md", "python")
-    assert len(programs) == 1
-    run_program(programs[0][1], address, tmp_path, "completed HELLO\n")
-    run_program(programs[0][1], address, tmp_path, "completed HELLO\n")
+def test_the_readme_programs_run_as_written_and_again(address, tmp_path):
+    programs = [body for _, body in blocks(ROOT / "README.md", "python")]
+    assert len(programs) == 2
+    said = ["hello", "HELLO"]
+    for times in (1, 2):
+        run_program(programs[0], address, tmp_path, "completed HELLO\n")
+        run_program(programs[1], address, tmp_path, f"first {said * times}\n")
 
 
 def test_the_programs_of_the_python_page_run_as_written(address, tmp_path):
