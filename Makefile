@@ -71,11 +71,15 @@ format: $(VENV)/.dev ## format code and protos
 gen: $(VENV)/.dev $(GEN_VENV)/.done ## make the generated code anew
 	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
 	$(BIN)/python tools/place_generated.py
+	$(BIN)/buf build -o build/protocol.binpb
+	$(BIN)/python tools/make_reference.py
 	$(BIN)/python tools/make_sync.py
 
 gen-check: $(VENV)/.dev $(GEN_VENV)/.done ## the generated code is as the protos say
 	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
 	$(BIN)/python tools/place_generated.py --check
+	$(BIN)/buf build -o build/protocol.binpb
+	$(BIN)/python tools/make_reference.py --check
 	$(BIN)/python tools/make_sync.py --check
 
 clean: ## remove what was made

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,10 +184,17 @@ def steps_of(path: Path) -> list[Step]:
 
 @pytest.fixture
 def address(tmp_path) -> Iterator[str]:
+    with serving(tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """A server that keeps nothing, with the settings that the folder has."""
     command = ["serve", "--listen", "127.0.0.1:0", "--store", "memory", "--log-level", "error"]
     with subprocess.Popen(
         [sys.executable, "-m", "runlane_server", *command],
-        cwd=tmp_path,
+        cwd=folder,
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
@@ -207,7 +215,7 @@ def skip_where_missing(tool: str) -> None:
 
 
 WALKS = {
-    "protocol.md": {
+    "walk.md": {
         *("CreateSession", "Submit", "GetLiveState", "StreamEvents", "WithdrawSubmission"),
         *("InterruptRun", "PollActivation", "Commit", "Heartbeat", "WaitRun"),
         *("ListForkPoints", "GetHistoryAtRun", "ForkSession", "ListSessions"),
@@ -270,6 +278,33 @@ def test_a_walk_shows_what_a_client_needs(tool, page):
         if re.search(r"runlane\.v1\.\w+Service/\w+$", part)
     }
     assert called >= WALKS[page]
+
+
+TEN = [
+    *("Health/Check", "list", "SessionService/Submit", "HistoryService/WaitRun"),
+    *("SessionService/GetLiveState", "SessionService/Submit", "SessionService/StreamEvents"),
+    *("SessionService/InterruptRun", "HistoryService/ListSessions", "HistoryService/ForkSession"),
+]
+"""What one does first, in this order, each under a heading with its number."""
+
+
+@pytest.mark.parametrize("tools", [("buf",), TOOLS], ids=["buf", "both"])
+def test_the_ten_things_that_one_does_first_go_as_written(tools, tmp_path):
+    for tool in tools:
+        skip_where_missing(tool)
+    page = ROOT / "docs" / "command-line.md"
+    [(_, settings)] = blocks(page, "toml")
+    (tmp_path / "runlane.toml").write_text(settings, encoding="utf-8")
+    with serving(tmp_path) as address:
+        assert Transcript(address, tmp_path).play(steps_of(page), set(tools)) > 10 * len(tools)
+    parts = re.split(r"^## (?=\d+\. )", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert [part.partition(".")[0] for part in parts] == [str(n) for n in range(1, 11)]
+    for part, call in zip(parts, TEN, strict=True):
+        for tool in TOOLS:
+            assert any(line.startswith(tool) for line in part.splitlines()), (
+                f"{part.splitlines()[0]}: not with {tool}"
+            )
+        assert call in part
 
 
 def test_the_readme_commands_print_what_it_says(address, tmp_path):
