@@ -57,7 +57,7 @@ def twin_of(hint: object) -> object:
 def test_the_same_names_are_public():
     assert sync.__all__ == runlane.__all__
     assert {
-        *("Client", "SessionManager", "SessionHistory", "EventStream", "Executor"),
+        *("Client", "SessionManager", "SessionHistory", "Executor", "EventStream", "FeedStream"),
         *HANDED_OVER,
     } == TWINS
 

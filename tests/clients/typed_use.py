@@ -36,6 +36,7 @@ def blocking() -> None:
         assert_type(manager.submit("hello", mode="steer"), runlane.Receipt)
         assert_type(manager.snapshot(), runlane.LiveState)
         assert_type(next(events), runlane.StreamItem)
+        assert_type(next(client.feed()), runlane.FeedItem)
         history = sync.SessionHistory(client)
         assert_type(history.messages("main"), Generator[runlane.Message, None, None])
         assert_type(history.fork("run"), runlane.Fork)

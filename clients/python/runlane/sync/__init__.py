@@ -39,6 +39,7 @@ from runlane import (
     ExecutorStatus,
     ExternalAnswer,
     ExternalPrompt,
+    FeedItem,
     FieldInvalid,
     FieldViolation,
     Fork,
@@ -177,6 +178,7 @@ from runlane.sync._agents import Agent, Model, StreamingModel
 from runlane.sync._client import Client
 from runlane.sync._events import EventStream
 from runlane.sync._executor import Executor
+from runlane.sync._feed import FeedStream
 from runlane.sync._history import SessionHistory
 from runlane.sync._manager import SessionManager
 
@@ -223,6 +225,8 @@ __all__ = [
     "ExecutorStatus",
     "ExternalAnswer",
     "ExternalPrompt",
+    "FeedItem",
+    "FeedStream",
     "FieldInvalid",
     "FieldViolation",
     "Fork",

@@ -34,6 +34,7 @@ from runlane._models import (
 from runlane._run_models import Run, RunResult, ToolCall
 from runlane.sync import _channel
 from runlane.sync._events import EventStream
+from runlane.sync._feed import FeedStream
 from runlane.sync._portal import portal
 
 
@@ -61,7 +62,14 @@ class Client:
             asks for not.
         client_name: Names the caller in the `actor` of events; empty: no name.
         reconnect_timeout: Seconds that a stream tries for a lost connection.
+        keepalive: Seconds of silence, while a call is open, after which the server is asked for
+            a sign of life: 5 or more. A server, or a connection, that gives none within 5 s
+            counts as lost. The default keeps a lease of 30 s over a connection that died
+            without a word, and satisfies proxies that drop idle connections.
         channel: Use this channel, and leave it open, instead of opening one.
+
+    Raises:
+        ValueError: `keepalive` is too short, or the key would be sent where others could read it.
     """
 
     def __init__(
@@ -74,6 +82,7 @@ class Client:
         timeout: float = 30.0,
         client_name: str = "",
         reconnect_timeout: float = 60.0,
+        keepalive: float = 10.0,
         channel: grpc.Channel | None = None,
     ) -> None:
         self._portal = portal()
@@ -86,6 +95,7 @@ class Client:
             timeout=timeout,
             client_name=client_name,
             reconnect_timeout=reconnect_timeout,
+            keepalive=keepalive,
             channel=_channel.twin(channel),
         )
 
@@ -688,6 +698,48 @@ class Client:
             limit: How many; above 1,000 cut to it.
         """
         return self._portal.call(self._twin.list_executors, after=after, limit=limit)
+
+    def feed(
+        self,
+        *,
+        after: str | None = None,
+        at_end: bool = False,
+        follow: bool = True,
+        types: Iterable[str] = (),
+        include_messages: bool = False,
+        reconnect_timeout: float | None = None,
+    ) -> FeedStream:
+        """Streams the events of all sessions of the namespace, each once, to index, bill or audit.
+
+        Keep the cursor of an item together with what you made of it: who goes on after the
+        cursor misses nothing and sees nothing twice. Needs the scope admin.
+
+        Args:
+            after: A cursor that was kept, however long ago; None or empty: from the first event.
+            at_end: Only what is committed from now on instead.
+            follow: Go on with what comes; else the stream ends where the feed ended at first.
+            types: Only events of these kinds, members or dotted words. The cursor goes on over
+                all others.
+            include_messages: Put the messages into their message.appended events; not those of
+                sessions that are deleted.
+            reconnect_timeout: Seconds without a connection after which to give up; None:
+                the client's.
+
+        Raises:
+            ValueError: There is no such kind of event, or both `after` and `at_end` were given.
+        """
+        return FeedStream(
+            self._portal,
+            self._portal.make(
+                self._twin.feed,
+                after=after,
+                at_end=at_end,
+                follow=follow,
+                types=types,
+                include_messages=include_messages,
+                reconnect_timeout=reconnect_timeout,
+            ),
+        )
 
     def list_sessions(
         self,

@@ -3,18 +3,18 @@
 from typing import Self
 
 from runlane import _events as _twin
+from runlane._event_models import StreamItem
 from runlane.sync._items import Items
 from runlane.sync._portal import Portal
 
 
-class EventStream(Items):
+class EventStream(Items[StreamItem, int]):
     """Yields a session's events in order, each once, also over lost connections.
 
-    Made by `Client.events` and `SessionManager.events`; an iterator and a context
-    manager. A stream whose connection is lost, or that the server ends to drain, is
-    opened again after the last event it was told; it ends by itself only where the service
-    says that nothing can follow. An interrupt of `next()` loses nothing. One thread at a
-    time reads it.
+    Made by `Client.events` and `SessionManager.events`; an iterator and a context manager. A stream
+    whose connection is lost, or that the server ends to drain, is opened again after the last event
+    it was told; it ends by itself only where the service says that nothing can follow. An interrupt
+    of `next()` loses nothing. One thread at a time reads it.
 
     Iterating raises what the service answers, such as `SessionNotFound` or `SequenceAhead`,
     the last failure once there was no connection for `reconnect_timeout`, and
@@ -23,7 +23,15 @@ class EventStream(Items):
 
     def __init__(self, portal: Portal, twin: _twin.EventStream) -> None:
         super().__init__(portal)
-        self._twin = twin
+        self._twin: _twin.EventStream = twin
+
+    @property
+    def sequence(self) -> int:
+        """The sequence up to which everything was yielded or filtered out."""
+        return self._told()
+
+    def _position(self) -> int:
+        return self._twin.sequence
 
     @property
     def closed(self) -> bool:
