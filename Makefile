@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 GEN_VENV := .venv-gen
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tools test test-long test-clients test-java test-rust lint format gen gen-check bench postgres serve clean
+.PHONY: help demo tools test test-long test-clients test-java test-rust conformance lint format gen gen-check bench postgres serve clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -65,6 +65,9 @@ test-rust: $(VENV)/.run ## a Rust program with stubs made from the protos, again
 
 test-long: $(VENV)/.dev ## the tests that take long
 	$(BIN)/python -m pytest -m long --timeout 7200
+
+conformance: $(VENV)/.dev ## the scenarios of the conformance kit, against a server (TARGET=..., else its own)
+	$(BIN)/python -m conformance $(if $(TARGET),--target $(TARGET)) conformance/scenarios
 
 bench: $(VENV)/.dev ## figures as ratios to floors of the same run
 	$(BIN)/python -m tests.bench
