@@ -72,8 +72,8 @@ def refusal(error: RunlaneError) -> Refused:
 class ClientBinding:
     """One client of its own connection."""
 
-    def __init__(self, target: str) -> None:
-        self._client = Client(target, client_name="conformance", reconnect_timeout=10)
+    def __init__(self, target: str, client: Client | None = None) -> None:
+        self._client = client or Client(target, client_name="conformance", reconnect_timeout=10)
         self._caller = self._client._caller  # noqa: SLF001 - its messages are what is compared
 
     async def call(self, method: str, request: Any, *, raw: bool) -> Any:
@@ -127,7 +127,7 @@ class ClientBinding:
     async def _events(self, request: Mapping[str, Any]) -> AsyncIterator[Any]:
         _, described = METHODS["StreamEvents"]
         message = to_message(described, {"follow": True, **request})
-        stream = _Recorded(self._caller, message, reconnect_timeout=10)
+        stream = Recorded(self._caller, message, reconnect_timeout=10)
         try:
             async for item in stream:
                 yield stream.told(item)
@@ -169,7 +169,7 @@ def _items(frame: Mapping[str, Any]) -> list[Any]:
     return items
 
 
-class _Recorded(EventStream):
+class Recorded(EventStream):
     """A stream of the client that keeps the messages behind what it yields."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
