@@ -4,11 +4,23 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from runlane import RunlaneError, sync
 
-from conformance.binding import METHODS, ClientBinding, Recorded, refusal, to_message
+from conformance.agree import lacking
+from conformance.binding import (
+    METHODS,
+    ClientBinding,
+    Recorded,
+    all_pages,
+    exchange,
+    opened,
+    refusal,
+    to_json,
+    to_message,
+)
+from conformance.verbs import VERBS
 
 _R = TypeVar("_R")
 _END: Final[Any] = object()
@@ -36,21 +48,27 @@ class BlockingBinding:
                 self._made = client, ClientBinding(self._target, client._twin)  # noqa: SLF001
             return self._made
 
-    def _blocking(
-        self, verb: Callable[[ClientBinding], Callable[..., Any]], *given: Any, **named: Any
-    ) -> Any:
-        client, inner = self._both()
-        return client._portal.call(verb(inner), *given, **named)  # noqa: SLF001 - its way in
-
     async def call(self, method: str, request: Any, *, raw: bool) -> Any:
         """Makes a call, as the client makes its calls."""
-        return await _in_thread(
-            lambda: self._blocking(lambda inner: inner.call, method, request, raw=raw)
-        )
+        return await _in_thread(lambda: self._call(method, request, raw=raw))
+
+    def _call(self, method: str, request: Any, *, raw: bool) -> Any:
+        client, inner = self._both()
+        if not raw and method in VERBS:
+            message = to_message(METHODS[method][1], request)
+            try:
+                with exchange(message) as seen:
+                    record = VERBS[method](cast("Any", client), message)
+            except RunlaneError as error:
+                raise refusal(error) from None
+            # Else the verb has no argument for what is set.
+            if seen.answer is not None:
+                return to_json(seen.told(method, record))
+        return client._portal.call(inner.call, method, request, raw=raw)  # noqa: SLF001 - its way in
 
     async def pages(self, method: str, request: Any) -> Any:
         """Reads a list to its end, page by page."""
-        return await _in_thread(lambda: self._blocking(lambda inner: inner.pages, method, request))
+        return await all_pages(self, method, request)
 
     async def open(self, method: str, request: Any) -> AsyncIterator[Any]:
         """Opens a stream of items, which a thread iterates over."""
@@ -68,6 +86,10 @@ class BlockingBinding:
             frames = portal.iterate(inner.open, method, request)
             return frames, frames.close
         message = to_message(METHODS[method][1], {"follow": True, **request})
+        with opened(client, message) as made:
+            wrong = lacking(message, made._twin._request)  # noqa: SLF001 - what it would send
+        if wrong:
+            raise AssertionError(f"the client sends another {wrong}")
         recorded = portal.make(Recorded, client._twin._caller, message, reconnect_timeout=10)  # noqa: SLF001
         stream = sync.EventStream(portal, recorded)
         return _told(stream, recorded), stream.close
