@@ -2,8 +2,10 @@
 
 `runlane.v1` goes to the client as it is. `buf.validate` goes under
 `runlane._vendor`, so that the distribution takes no top-level name but its
-own; the imports are rewritten to match. With `--check` nothing is moved: it is told what in
-its place is not as it was generated, committed or not.
+own; the imports are rewritten to match. The table of deadlines and retries lies
+beside the stubs, since the client is installed without the protos. With `--check`
+nothing is moved: it is told what in its place is not as it was generated, committed
+or not.
 """
 
 import re
@@ -13,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = ROOT / "build" / "gen"
+CALLS = ROOT / "proto" / "calls.json"
 CLIENT = ROOT / "clients" / "python" / "runlane"
 PLACES = ("v1", "_vendor")
 HEADER = '"""Generated code. `make gen` makes it anew."""\n'
@@ -41,6 +44,7 @@ def place(generated: Path, package: Path) -> None:
         package: Where they go.
     """
     _place(generated / "runlane" / "v1", package / "v1")
+    shutil.copyfile(CALLS, package / "v1" / CALLS.name)
     shutil.rmtree(package / "_vendor", ignore_errors=True)
     _place(generated / "buf" / "validate", package / "_vendor" / "buf" / "validate")
     for folder in (package / "_vendor", package / "_vendor" / "buf"):
