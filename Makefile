@@ -7,6 +7,8 @@ LISTEN ?= 127.0.0.1:7480
 VENV := .venv
 BIN := $(VENV)/bin
 GEN_VENV := .venv-gen
+# Generates for a language whose tools are there.
+GEN_GO = if command -v go > /dev/null; then $(BIN)/buf generate --template clients/go/buf.gen.yaml; else rm -rf build/gen-go; echo 'skipped: no go, so the Go code is not generated'; fi
 
 .DEFAULT_GOAL := help
 .PHONY: help demo tools test test-long lint format gen gen-check bench postgres serve clean
@@ -70,10 +72,12 @@ format: $(VENV)/.dev ## format code and protos
 
 gen: $(VENV)/.dev $(GEN_VENV)/.done ## make the generated code anew
 	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
+	$(GEN_GO)
 	$(BIN)/python tools/place_generated.py
 
 gen-check: $(VENV)/.dev $(GEN_VENV)/.done ## the generated code is as the protos say
 	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
+	$(GEN_GO)
 	$(BIN)/python tools/place_generated.py --check
 
 clean: ## remove what was made
