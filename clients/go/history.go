@@ -164,7 +164,7 @@ func (h *SessionHistory) StreamMessages(
 			}
 			return true
 		}
-		if err := reopen(ctx, h.client, open, take); err != nil {
+		if err := reopen(ctx, h.client.reconnect, open, take); err != nil {
 			yield(nil, err)
 		}
 	}
@@ -194,7 +194,7 @@ func (h *SessionHistory) AtRun(ctx context.Context, runID string) (*History, err
 		history.Messages = append(history.Messages, frame.Messages...)
 		return true
 	}
-	if err := reopen(ctx, h.client, open, take); err != nil {
+	if err := reopen(ctx, h.client.reconnect, open, take); err != nil {
 		return nil, err
 	}
 	return history, nil
@@ -232,10 +232,10 @@ func (h *SessionHistory) Fork(
 // frames is a stream of answers.
 type frames[T any] interface{ Recv() (*T, error) }
 
-// reopen reads a stream to its end, and opens it again where it is cut. take tells whether to
-// read on.
+// reopen reads a stream to its end, and opens it again where it is cut, for as long as patience
+// says without a word. take tells whether to read on.
 func reopen[T any](
-	ctx context.Context, client *Client,
+	ctx context.Context, patience time.Duration,
 	open func(context.Context) (frames[T], error), take func(*T) bool,
 ) error {
 	lost, failures := time.Now(), 0
@@ -261,7 +261,7 @@ func reopen[T any](
 		}
 		failures++
 		pause := pauseAfter(failures, err)
-		late := time.Since(lost)+pause > client.reconnect
+		late := time.Since(lost)+pause > patience
 		if late || errors.Is(err, ErrClientClosed) || !calls.Reopen.allows(err, failures > 1) {
 			return err
 		}
