@@ -1,0 +1,3 @@
+package runlane
+
+func playScene(string) int { return 0 }
