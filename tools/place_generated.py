@@ -2,10 +2,11 @@
 
 `runlane.v1` goes to the client as it is. `buf.validate` goes under
 `runlane._vendor`, so that the distribution takes no top-level name but its
-own; the imports are rewritten to match. With `--check` nothing is moved: it is told what in
-its place is not as it was generated, committed or not.
-
-What a language's own tools generated goes as it is, where it was generated: see `AS_IT_IS`.
+own; the imports are rewritten to match. The table of deadlines and retries lies
+beside the stubs, since the client is installed without the protos. What was generated for
+another language goes as it is, with the table: see `AS_IT_IS`. With `--check`
+nothing is moved: it is told what in its place is not as it was generated, committed
+or not.
 """
 
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = ROOT / "build" / "gen"
+CALLS = ROOT / "proto" / "calls.json"
 CLIENT = ROOT / "clients" / "python" / "runlane"
 PLACES = ("v1", "_vendor")
 # Places of other languages by what was generated for them; absent where the language is.
@@ -48,6 +50,7 @@ def place(generated: Path, package: Path) -> None:
         package: Where they go.
     """
     _place(generated / "runlane" / "v1", package / "v1")
+    shutil.copyfile(CALLS, package / "v1" / CALLS.name)
     shutil.rmtree(package / "_vendor", ignore_errors=True)
     _place(generated / "buf" / "validate", package / "_vendor" / "buf" / "validate")
     for folder in (package / "_vendor", package / "_vendor" / "buf"):
@@ -78,6 +81,8 @@ def _contents(package: Path, places: Iterable[str]) -> dict[str, bytes]:
 def main() -> None:
     """Places what was generated, or checks what is in place."""
     others = {made: package for made, package in AS_IT_IS.items() if made.is_dir()}
+    for made in others:
+        shutil.copyfile(CALLS, made / CALLS.name)
     if "--check" not in sys.argv[1:]:
         place(GENERATED, CLIENT)
         for made, package in others.items():

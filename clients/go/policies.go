@@ -1,6 +1,7 @@
 package runlane
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -17,16 +18,19 @@ import (
 
 // The one table of deadlines and repeats, a copy of proto/calls.json.
 //
-//go:embed calls.json
+//go:embed runlanev1/calls.json
 var callsJSON []byte
 
 var calls = readCalls(callsJSON)
 
 // A repeatRule tells after which failures a call is made again.
 type repeatRule struct {
-	Codes              []string `json:"codes"`
-	Reasons            []Reason `json:"reasons"`
-	ReasonsWithDelay   []Reason `json:"reasons_with_delay"`
+	// Of failures without a word of the service, and of those that it told.
+	TransportCodes []string `json:"transport_codes"`
+	ServiceCodes   []string `json:"service_codes"`
+	// Where the service said when to try again.
+	ReasonsWithDelay []Reason `json:"reasons_with_delay"`
+	// Where a stream was open before: the place that it held may not be free yet.
 	ReasonsIfConnected []Reason `json:"reasons_if_connected"`
 }
 
@@ -60,7 +64,10 @@ type callTable struct {
 
 func readCalls(data []byte) *callTable {
 	table := new(callTable)
-	if err := json.Unmarshal(data, table); err != nil {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	// What the table says and this client does not know would be left undone.
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(table); err != nil {
 		panic("calls.json: " + err.Error())
 	}
 	return table
@@ -113,17 +120,17 @@ func (p methodPolicy) retryable(err error) bool {
 }
 
 // allows tells whether another try after this failure makes sense. connected: a stream was open
-// before, so the place that it held may not be free yet.
+// before.
 func (r repeatRule) allows(err error, connected bool) bool {
 	var lost *TransportError
 	if errors.As(err, &lost) {
-		return slices.Contains(r.Codes, codeName(lost.Code))
+		return slices.Contains(r.TransportCodes, codeName(lost.Code))
 	}
 	var told *Error
 	if !errors.As(err, &told) {
 		return false
 	}
-	return slices.Contains(r.Reasons, told.Reason) ||
+	return slices.Contains(r.ServiceCodes, codeName(told.Code)) ||
 		told.Retry && slices.Contains(r.ReasonsWithDelay, told.Reason) ||
 		connected && slices.Contains(r.ReasonsIfConnected, told.Reason)
 }

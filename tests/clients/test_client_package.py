@@ -1,16 +1,20 @@
 """What the package shows agrees with itself and with the contract."""
 
 import importlib
+import inspect
+import json
 import pkgutil
 import re
 from enum import StrEnum
 from pathlib import Path
 
+import grpc
 import pytest
 import runlane
+from google.protobuf.descriptor_pb2 import MethodOptions
 from pydantic import BaseModel, ValidationError
 from runlane import _enums, _interactions, _models, _run_models, errors
-from runlane._retry import POLICIES
+from runlane._retry import POLICIES, TABLE
 from runlane.v1 import (
     admin_service_pb2,
     error_reason_pb2,
@@ -21,6 +25,8 @@ from runlane.v1 import (
     session_service_pb2,
 )
 
+PROTO = Path(__file__).resolve().parents[2] / "proto"
+NO_SIDE_EFFECTS = MethodOptions.IdempotencyLevel.NO_SIDE_EFFECTS
 SERVICES = [
     session_service_pb2.DESCRIPTOR.services_by_name["SessionService"],
     history_service_pb2.DESCRIPTOR.services_by_name["HistoryService"],
@@ -109,16 +115,56 @@ def test_activation_ends_are_those_of_the_contract():
     assert {end.value for end in runlane.ActivationEnd} == words | {"unknown"}
 
 
-def test_every_unary_call_has_a_policy_and_waits_are_known():
+def test_each_call_has_exactly_one_row_and_it_says_what_the_protos_say():
+    methods = {f"{s.full_name}/{m.name}": m for s in SERVICES for m in s.methods}
+    text = (PROTO / "calls.json").read_text(encoding="utf-8")
+    written = re.findall(r'"(runlane\.v1\.\w+/\w+)":', text)
+    assert written == list(methods), "a row for each call, in the order of the protos"
+    assert json.loads(text) == TABLE, "run make gen"
+    for name, row in TABLE["methods"].items():
+        method = methods[name]
+        fields = method.input_type.fields_by_name
+        streams = method.client_streaming or method.server_streaming
+        waits = "wait_duration" in fields
+        assert row["deadline"] == ("stream" if streams else "wait" if waits else "call"), name
+        reads = method.GetOptions().idempotency_level == NO_SIDE_EFFECTS
+        if method.client_streaming:
+            repeats = {"never"}
+        elif method.server_streaming:
+            assert reads, name
+            repeats = {"cursor", "anew"}
+        elif reads:
+            repeats = {"read"}
+        else:
+            repeats = {"request_id"} if "request_id" in fields else {"same"}
+        assert row["repeat"] in repeats, name
+        assert not row.keys() - {"repeat", "deadline", "attempt_seconds", "silence_seconds"}
+        if row["repeat"] == "cursor":
+            assert any(f.startswith("after_") for f in fields), name
+
+
+def test_the_client_calls_as_the_table_says():
     requests = {
-        method.input_type._concrete_class: method
+        method.input_type._concrete_class: TABLE["methods"][f"{service.full_name}/{method.name}"]
         for service in SERVICES
         for method in service.methods
         if not method.server_streaming and not method.client_streaming
     }
     assert set(POLICIES) == set(requests)
     for request, policy in POLICIES.items():
-        assert policy.waits == ("wait_duration" in request.DESCRIPTOR.fields_by_name)
+        assert policy.waits == (requests[request]["deadline"] == "wait")
+        assert policy.attempt_timeout == requests[request].get("attempt_seconds")
+    defaults = inspect.signature(runlane.Client).parameters
+    assert defaults["timeout"].default == TABLE["call_seconds"]
+    assert defaults["reconnect_timeout"].default == TABLE["reconnect_seconds"]
+
+
+def test_the_table_names_codes_and_reasons_that_there_are():
+    reasons = set(errors._BY_REASON)
+    for part in (TABLE["again"], TABLE["reopen"]):
+        for key, names in part.items():
+            known = reasons if "reasons" in key else set(grpc.StatusCode.__members__)
+            assert set(names) <= known, key
 
 
 def test_models_are_frozen():

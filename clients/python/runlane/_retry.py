@@ -2,39 +2,50 @@
 
 Every unary call of the contract may be repeated: reads change nothing, and mutations carry
 a request id that is the same in each attempt, so that the service gives the first answer
-again. What is repeated, and for how long, stands in `POLICIES`.
+again. What is repeated, and for how long, stands in `proto/calls.json`, which is beside the
+generated code here and is the same for the clients of all languages.
 """
 
+import json
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from importlib import resources
+from typing import Any, Final
 
 import grpc
+from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.message import Message
 
+from runlane import v1
 from runlane._time import to_seconds
-from runlane.errors import (
-    Draining,
-    QuotaExceeded,
-    RunlaneError,
-    ServiceError,
-    StoreUnavailable,
-    StreamEnded,
-    StreamLimit,
-    TransportError,
-)
-from runlane.v1 import admin_service_pb2 as admin_pb
-from runlane.v1 import executor_service_pb2 as executor_pb
-from runlane.v1 import history_service_pb2 as history_pb
-from runlane.v1 import server_service_pb2 as server_pb
-from runlane.v1 import session_service_pb2 as session_pb
+from runlane.errors import RunlaneError, ServiceError, TransportError
 
-FIRST_DELAY: Final = 0.05
-LONGEST_DELAY: Final = 2.0
+# Imported for their descriptors, which the table speaks of.
+from runlane.v1 import (  # noqa: F401
+    admin_service_pb2,
+    executor_service_pb2,
+    history_service_pb2,
+    server_service_pb2,
+    session_service_pb2,
+)
+
+TABLE: Final[Mapping[str, Any]] = json.loads(
+    resources.files(v1).joinpath("calls.json").read_text(encoding="utf-8")
+)
+
+FIRST_DELAY: Final[float] = TABLE["backoff"]["first_seconds"]
+LONGEST_DELAY: Final[float] = TABLE["backoff"]["longest_seconds"]
+_GROWTH: Final[float] = TABLE["backoff"]["multiplier"]
+_JITTER: Final[float] = TABLE["backoff"]["jitter_from"]
+# Of the time that the service may take to answer a wait.
+_MARGIN: Final[float] = TABLE["wait_factor"]
 # A stream is ended by the server before this; the deadline only catches a lost connection.
-STREAM_DEADLINE: Final = 3600.0
+STREAM_DEADLINE: Final[float] = TABLE["stream_seconds"]
 # Bookmarks come every 15 s: a stream that is silent for longer has lost its peer.
-STREAM_SILENCE: Final = 60.0
+STREAM_SILENCE: Final[float] = TABLE["methods"]["runlane.v1.SessionService/StreamEvents"][
+    "silence_seconds"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,69 +70,43 @@ class Policy:
         if not self.waits:
             return timeout
         wait = to_seconds(getattr(request, "wait_duration"))  # noqa: B009 - of any request
-        return timeout + 1.25 * wait
+        return timeout + _MARGIN * wait
 
 
-_PLAIN: Final = Policy()
-_WAITS: Final = Policy(waits=True)
-_FENCED: Final = Policy(attempt_timeout=10.0)
+def _policy(row: Mapping[str, Any]) -> Policy:
+    return Policy(attempt_timeout=row.get("attempt_seconds"), waits=row["deadline"] == "wait")
 
-POLICIES: Final[dict[type[Message], Policy]] = {
-    session_pb.CreateSessionRequest: _PLAIN,
-    session_pb.GetSessionRequest: _PLAIN,
-    session_pb.UpdateSessionRequest: _PLAIN,
-    session_pb.DeleteSessionRequest: _PLAIN,
-    session_pb.CloseSessionRequest: _PLAIN,
-    session_pb.ReopenSessionRequest: _PLAIN,
-    session_pb.SubmitRequest: _PLAIN,
-    session_pb.WithdrawSubmissionRequest: _PLAIN,
-    session_pb.GetSubmissionRequest: _PLAIN,
-    session_pb.InterruptRunRequest: _WAITS,
-    session_pb.PauseRunRequest: _PLAIN,
-    session_pb.UnpauseRunRequest: _PLAIN,
-    session_pb.AnswerInteractionRequest: _PLAIN,
-    session_pb.CompleteExternalRequest: _PLAIN,
-    session_pb.RestoreRunRequest: _PLAIN,
-    session_pb.GetLiveStateRequest: _PLAIN,
-    session_pb.ListAgentsRequest: _PLAIN,
-    history_pb.ListSessionsRequest: _PLAIN,
-    history_pb.ListRunsRequest: _PLAIN,
-    history_pb.ListChildRunsRequest: _PLAIN,
-    history_pb.GetRunRequest: _PLAIN,
-    history_pb.WaitRunRequest: _WAITS,
-    history_pb.ListSubmissionsRequest: _PLAIN,
-    history_pb.ListEventsRequest: _PLAIN,
-    history_pb.ListMessagesRequest: _PLAIN,
-    history_pb.ListForkPointsRequest: _PLAIN,
-    history_pb.ListToolCallsRequest: _PLAIN,
-    history_pb.ListInteractionsRequest: _PLAIN,
-    history_pb.ForkSessionRequest: _PLAIN,
-    history_pb.GetLineageRequest: _PLAIN,
-    executor_pb.PollActivationRequest: _WAITS,
-    executor_pb.DrainExecutorRequest: _PLAIN,
-    executor_pb.HeartbeatRequest: _FENCED,
-    executor_pb.CommitRequest: _FENCED,
-    admin_pb.ListStalledRunsRequest: _PLAIN,
-    admin_pb.SettleRunRequest: _PLAIN,
-    admin_pb.CreateKeyRequest: _PLAIN,
-    admin_pb.ListKeysRequest: _PLAIN,
-    admin_pb.RevokeKeyRequest: _PLAIN,
-    admin_pb.GetOverviewRequest: _PLAIN,
-    admin_pb.ListExecutorsRequest: _PLAIN,
-    server_pb.GetServerInfoRequest: _PLAIN,
-}
+
+def _policies() -> dict[type[Message], Policy]:
+    pool = descriptor_pool.Default()
+    rows = {
+        pool.FindMethodByName(name.replace("/", ".")): row for name, row in TABLE["methods"].items()
+    }
+    return {
+        message_factory.GetMessageClass(method.input_type): _policy(row)
+        for method, row in rows.items()
+        if not method.client_streaming and not method.server_streaming
+    }
+
+
+POLICIES: Final = _policies()
+"""How each unary method is called, by the type of its request."""
+
+
+def _codes(names: list[str]) -> frozenset[grpc.StatusCode]:
+    return frozenset(grpc.StatusCode[name] for name in names)
+
 
 # Whether the call was taken is open. CANCELLED too: a call that its caller cancels raises
 # CancelledError, so the status is the word of a server or a proxy that goes away.
-_AWAY: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
-_BROKEN: Final = _AWAY | frozenset(
-    {
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.UNKNOWN,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.ABORTED,
-    }
-)
+_AWAY: Final = _codes(TABLE["again"]["transport_codes"])
+_AGAIN: Final = _codes(TABLE["again"]["service_codes"])
+_BROKEN: Final = _codes(TABLE["reopen"]["transport_codes"])
+_REOPENED: Final = _codes(TABLE["reopen"]["service_codes"])
+# One of too many a second, and not beyond what may be had.
+_PASSING: Final = frozenset(TABLE["again"]["reasons_with_delay"])
+# The place that a stream held may not be free yet.
+_PLACES: Final = frozenset(TABLE["reopen"]["reasons_if_connected"])
 
 
 def retryable(error: RunlaneError, policy: Policy) -> bool:
@@ -132,12 +117,11 @@ def retryable(error: RunlaneError, policy: Policy) -> bool:
         if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return policy.attempt_timeout is not None
         return error.code in _AWAY
-    return _passes(error) or isinstance(error, Draining | StoreUnavailable | StreamEnded)
+    return isinstance(error, ServiceError) and (error.code in _AGAIN or _passes(error))
 
 
-def _passes(error: RunlaneError) -> bool:
-    """Tells whether a call was one of too many a second, and not beyond what may be had."""
-    return isinstance(error, QuotaExceeded) and error.retry_after is not None
+def _passes(error: ServiceError) -> bool:
+    return error.reason in _PASSING and error.retry_after is not None
 
 
 def reopenable(error: RunlaneError, *, connected: bool) -> bool:
@@ -150,10 +134,9 @@ def reopenable(error: RunlaneError, *, connected: bool) -> bool:
     """
     if isinstance(error, TransportError):
         return error.code in _BROKEN
-    if isinstance(error, StreamLimit):
-        return connected
     if isinstance(error, ServiceError):
-        return error.code is grpc.StatusCode.UNAVAILABLE or _passes(error)
+        again = error.code in _REOPENED or _passes(error)
+        return again or (connected and error.reason in _PLACES)
     return False
 
 
@@ -164,8 +147,8 @@ def delay(attempt: int, error: RunlaneError | None = None) -> float:
         attempt: Attempts that failed in a row, from 1.
         error: The last failure; what it says of when to try again is heeded.
     """
-    grown: float = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(attempt - 1, 16))
-    jittered = grown * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, keeps no secret
+    grown: float = min(LONGEST_DELAY, FIRST_DELAY * _GROWTH ** min(attempt - 1, 16))
+    jittered = grown * random.uniform(_JITTER, 1.0)  # noqa: S311 - spreads load, keeps no secret
     asked: float | None = (
         error.retry_after if isinstance(error, ServiceError | TransportError) else None
     )

@@ -12,6 +12,7 @@ import grpc.aio
 from runlane._calls import Caller
 from runlane._enums import DeltaKind, number_of
 from runlane._executor.model import ModelDelta
+from runlane._retry import STREAM_DEADLINE
 from runlane.errors import RunlaneError
 from runlane.v1 import event_pb2, run_pb2
 from runlane.v1 import executor_service_pb2 as pb
@@ -23,7 +24,6 @@ _COALESCE: Final = 0.05
 _FLUSH: Final = 0.25
 # Characters a piece may have: at four bytes each it stays under 256 KiB.
 _PIECE: Final = 64 * 1024
-_DEADLINE: Final = 3600.0
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class DeltaPublisher:
         call: Any = None
         try:
             call = self._caller.stubs.executors.PublishDeltas(
-                timeout=_DEADLINE, metadata=self._caller.metadata
+                timeout=STREAM_DEADLINE, metadata=self._caller.metadata
             )
             await self._pump(call)
             await call.done_writing()
