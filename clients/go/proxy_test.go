@@ -1,0 +1,97 @@
+package runlane
+
+import (
+	"io"
+	"math"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+)
+
+// A cuttingProxy passes bytes on, and cuts connections at random: each after so many bytes of
+// the server's. The seed makes a run the same again, as far as bytes come the same.
+type cuttingProxy struct {
+	listener net.Listener
+	target   string
+	mu       sync.Mutex
+	random   *rand.Rand
+	// How many cuts are still to come.
+	left int
+	open map[net.Conn]struct{}
+}
+
+func newCuttingProxy(t *testing.T, target string, seed uint64, cuts int) *cuttingProxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &cuttingProxy{
+		listener: listener, target: target, left: cuts,
+		random: rand.New(rand.NewPCG(seed, seed)), open: map[net.Conn]struct{}{},
+	}
+	go proxy.accept()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		proxy.mu.Lock()
+		defer proxy.mu.Unlock()
+		for conn := range proxy.open {
+			_ = conn.Close()
+		}
+	})
+	return proxy
+}
+
+func (p *cuttingProxy) address() string { return p.listener.Addr().String() }
+
+func (p *cuttingProxy) cutsLeft() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.left
+}
+
+func (p *cuttingProxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		go p.pass(client)
+	}
+}
+
+func (p *cuttingProxy) pass(client net.Conn) {
+	server, err := net.Dial("tcp", p.target)
+	if err != nil {
+		_ = client.Close()
+		return
+	}
+	p.mu.Lock()
+	// Enough for the greeting, and for some of what is asked for: a frame is up to 1 MiB.
+	room := int64(400 * math.Pow(2, 12*p.random.Float64()))
+	p.open[client], p.open[server] = struct{}{}, struct{}{}
+	p.mu.Unlock()
+	go func() {
+		_, _ = io.Copy(server, client)
+		_ = server.Close()
+	}()
+	_, err = io.CopyN(client, server, room)
+	if err == nil {
+		p.mu.Lock()
+		cut := p.left > 0
+		if cut {
+			p.left--
+		}
+		p.mu.Unlock()
+		if !cut {
+			_, _ = io.Copy(client, server)
+		}
+	}
+	_ = client.Close()
+	_ = server.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, client)
+	delete(p.open, server)
+}
