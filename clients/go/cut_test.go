@@ -10,7 +10,7 @@ import (
 	"github.com/runlane/runlane/clients/go/runlanev1"
 )
 
-const cutRuns = 40
+const lastInput = "the last one"
 
 // A story streams words that no other run has, slowly enough that some are seen.
 func story(ctx context.Context, turn *Turn) (*Reply, error) {
@@ -42,102 +42,123 @@ func TestAStreamCut100TimesGivesEachEventOnce(t *testing.T) {
 	read := newCuttingProxy(t, address, seed, 100)
 	viewed := newCuttingProxy(t, address, seed+1, 100)
 	t.Logf("seed %d", seed)
-	go func() {
-		for number := range cutRuns {
-			_, _ = manager.Submit(ctx, Queue, Text(fmt.Sprintf("run%d", number)))
-		}
-	}()
+	written := make(chan error, 1)
+	go func() { written <- writeOn(ctx, manager, read, viewed) }()
 	views := make(chan error, 1)
-	go func() {
-		views <- watchViews(ctx, dialQuietly(viewed.address()), manager.SessionID(), agent)
-	}()
+	go func() { views <- watchViews(ctx, viewed.address(), manager.SessionID()) }()
 
 	reader := dial(t, read.address())
-	ended, last := 0, int64(0)
-	for item, err := range reader.Events(ctx, manager.SessionID(), WithMessages(), WithDeltas()).All() {
+	last, lastRun := int64(0), ""
+	stream := reader.Events(ctx, manager.SessionID(), WithMessages(), WithDeltas())
+	for item, err := range stream.All() {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if item.Event == nil {
+		event := item.Event
+		if event == nil {
 			continue
 		}
-		if item.Event.Sequence != last+1 {
-			t.Fatalf("sequence %d after %d", item.Event.Sequence, last)
+		if event.Sequence != last+1 {
+			t.Fatalf("sequence %d after %d", event.Sequence, last)
 		}
-		last = item.Event.Sequence
-		if item.Event.Type == runlanev1.Event_TYPE_RUN_TERMINAL {
-			ended++
+		last = event.Sequence
+		if TextOf(event.GetMessage().GetContent()) == lastInput {
+			lastRun = event.RunId
 		}
-		// Until there were enough cuts, it is read again and again.
-		if ended == cutRuns {
+		if event.Type == runlanev1.Event_TYPE_RUN_TERMINAL && event.RunId == lastRun {
 			break
 		}
 	}
-	for again := 0; read.cutsLeft() > 0; again++ {
-		count, err := readAll(reader.Events(ctx, manager.SessionID(), WithMessages(), UntilNow()))
-		if err != nil || int64(len(count)) < last {
-			t.Fatalf("reading %d again: %d events, %v", again, len(count), err)
-		}
+	if err := <-written; err != nil {
+		t.Fatal(err)
 	}
 	if err := <-views; err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d events, %d cuts of the view", last, 100-viewed.cutsLeft())
+	if read.cutsLeft() > 0 || viewed.cutsLeft() > 0 {
+		t.Fatalf("cuts that did not come: %d, %d", read.cutsLeft(), viewed.cutsLeft())
+	}
+	t.Logf("%d events", last)
 }
 
-func dialQuietly(address string) *Client {
-	client, err := New(address, WithAPIKey(""))
-	if err != nil {
-		panic(err)
+// writeOn makes runs until both readers were cut often enough, and then a last one.
+func writeOn(ctx context.Context, manager *SessionManager, proxies ...*cuttingProxy) error {
+	for number := 0; ; number++ {
+		left := 0
+		for _, proxy := range proxies {
+			left += max(proxy.cutsLeft(), 0)
+		}
+		input := fmt.Sprintf("run%d", number)
+		if left == 0 {
+			input = lastInput
+		}
+		if _, err := manager.Run(ctx, Queue, Text(input)); err != nil || left == 0 {
+			return err
+		}
 	}
-	return client
 }
 
 // watchViews holds each view against what a session may show.
-func watchViews(ctx context.Context, client *Client, sessionID, agent string) error {
+func watchViews(ctx context.Context, address, sessionID string) error {
+	client, err := New(address, WithAPIKey(""))
+	if err != nil {
+		return err
+	}
 	defer client.Close()
-	manager := NewSessionManager(client, sessionID, WithAgent(agent))
-	written := map[string]string{}
-	seen := map[string]string{}
-	partials, last := 0, int64(0)
-	for view, err := range manager.Views(ctx, WithViewMessages(10)) {
+	shown := &shownViews{written: map[string]string{}, partials: map[string]string{}}
+	for view, err := range NewSessionManager(client, sessionID).Views(ctx, WithViewMessages(10)) {
 		if err != nil {
 			return err
 		}
-		if view.Sequence < last {
-			return fmt.Errorf("a view at %d after one at %d", view.Sequence, last)
+		if err := shown.take(view); err != nil {
+			return err
 		}
-		last = view.Sequence
-		for place, message := range view.Messages {
-			if place > 0 && message.Number != view.Messages[place-1].Number+1 {
-				return fmt.Errorf("message %d after %d", message.Number, view.Messages[place-1].Number)
+		ended := view.LastEnd.GetRunId()
+		for _, message := range view.Messages {
+			if TextOf(message.Content) == lastInput && message.RunId == ended {
+				return shown.check(view)
 			}
-			if message.ModelStreamId != "" {
-				written[message.ModelStreamId] = TextOf(message.Content)
-			}
-		}
-		for _, partial := range view.Partials {
-			partials++
-			if whole, done := written[partial.ModelStreamID]; done {
-				return fmt.Errorf("%q is shown beside its message %q", partial.Text, whole)
-			}
-			seen[partial.ModelStreamID] = partial.Text
-		}
-		if len(view.Messages) > 0 && view.Run == nil &&
-			view.Messages[len(view.Messages)-1].Number == 2*cutRuns {
-			if len(view.Partials) > 0 {
-				return fmt.Errorf("partials are left: %v", view.Partials)
-			}
-			break
 		}
 	}
-	for stream, text := range seen {
-		if whole, done := written[stream]; done && !strings.HasPrefix(whole, text) {
+	return fmt.Errorf("the views ended by themselves")
+}
+
+// shownViews is what views have shown: texts by model stream.
+type shownViews struct {
+	written, partials map[string]string
+	last, number      int64
+}
+
+func (s *shownViews) take(view *View) error {
+	if view.Sequence < s.last {
+		return fmt.Errorf("a view at %d after one at %d", view.Sequence, s.last)
+	}
+	s.last = view.Sequence
+	for place, message := range view.Messages {
+		if place > 0 && message.Number != view.Messages[place-1].Number+1 {
+			return fmt.Errorf("message %d after %d", message.Number, view.Messages[place-1].Number)
+		}
+		if message.ModelStreamId != "" {
+			s.written[message.ModelStreamId] = TextOf(message.Content)
+		}
+	}
+	for _, partial := range view.Partials {
+		if whole, done := s.written[partial.ModelStreamID]; done {
+			return fmt.Errorf("%q is shown beside its message %q", partial.Text, whole)
+		}
+		s.partials[partial.ModelStreamID] = partial.Text
+	}
+	return nil
+}
+
+func (s *shownViews) check(last *View) error {
+	if len(last.Partials) > 0 || last.Run != nil || len(s.partials) == 0 {
+		return fmt.Errorf("%d partials are left, %d were seen", len(last.Partials), len(s.partials))
+	}
+	for stream, text := range s.partials {
+		if whole, done := s.written[stream]; done && !strings.HasPrefix(whole, text) {
 			return fmt.Errorf("%q was shown of %q", text, whole)
 		}
-	}
-	if partials == 0 {
-		return fmt.Errorf("no partial text was seen")
 	}
 	return nil
 }

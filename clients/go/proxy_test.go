@@ -1,16 +1,20 @@
 package runlane
 
 import (
+	"errors"
 	"io"
 	"math"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"testing"
+	"time"
 )
 
 // A cuttingProxy passes bytes on, and cuts connections at random: each after so many bytes of
-// the server's. The seed makes a run the same again, as far as bytes come the same.
+// the server's, or so much time, whatever was on its way. The seed makes a run the same again,
+// as far as the machine lets it.
 type cuttingProxy struct {
 	listener net.Listener
 	target   string
@@ -70,23 +74,24 @@ func (p *cuttingProxy) pass(client net.Conn) {
 	p.mu.Lock()
 	// Enough for the greeting, and for some of what is asked for: a frame is up to 1 MiB.
 	room := int64(400 * math.Pow(2, 12*p.random.Float64()))
+	life := time.Duration(5+p.random.IntN(90)) * time.Millisecond
+	cutting := p.left > 0
 	p.open[client], p.open[server] = struct{}{}, struct{}{}
 	p.mu.Unlock()
+	if !cutting {
+		room = math.MaxInt64
+	} else {
+		_ = server.SetReadDeadline(time.Now().Add(life))
+	}
 	go func() {
 		_, _ = io.Copy(server, client)
 		_ = server.Close()
 	}()
 	_, err = io.CopyN(client, server, room)
-	if err == nil {
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		p.mu.Lock()
-		cut := p.left > 0
-		if cut {
-			p.left--
-		}
+		p.left--
 		p.mu.Unlock()
-		if !cut {
-			_, _ = io.Copy(client, server)
-		}
 	}
 	_ = client.Close()
 	_ = server.Close()
