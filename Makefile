@@ -11,7 +11,7 @@ GEN_VENV := .venv-gen
 GEN_GO = if command -v go > /dev/null; then $(BIN)/buf generate --template clients/go/buf.gen.yaml; else rm -rf build/gen-go; echo 'skipped: no go, so the Go code is not generated'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tools test test-long lint format gen gen-check bench postgres serve clean
+.PHONY: help demo tools test test-long test-clients test-go lint format gen gen-check bench postgres serve clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,12 @@ postgres: ## install Debian's PostgreSQL for the tests, where there is none
 test: $(VENV)/.dev ## all tests but the long ones
 	$(BIN)/python -m pytest -m 'not long and not alone' -n $(JOBS) --dist worksteal --timeout 300
 	$(BIN)/python -m pytest -m 'alone and not long'
+	@$(MAKE) --no-print-directory test-clients
+
+test-clients: test-go ## the clients of other languages, each where its tools are
+
+test-go: $(VENV)/.run ## the Go client: formatting, vet, staticcheck, tests with the race detector
+	@if command -v go > /dev/null; then $(MAKE) --no-print-directory -C clients/go; else echo 'skipped: no go, so the Go client is not tested'; fi
 
 test-long: $(VENV)/.dev ## the tests that take long
 	$(BIN)/python -m pytest -m long --timeout 7200

@@ -126,7 +126,7 @@ func watchViews(ctx context.Context, address, sessionID string) error {
 // shownViews is what views have shown: texts by model stream.
 type shownViews struct {
 	written, partials map[string]string
-	last, number      int64
+	last              int64
 }
 
 func (s *shownViews) take(view *View) error {
