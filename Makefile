@@ -11,7 +11,7 @@ GEN_VENV := .venv-gen
 GEN_GO = if command -v go > /dev/null; then $(BIN)/buf generate --template clients/go/buf.gen.yaml; else rm -rf build/gen-go; echo 'skipped: no go, so the Go code is not generated'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tools test test-long test-clients test-go lint format gen gen-check bench postgres serve clean
+.PHONY: help demo tools test test-long test-clients test-go conformance lint format gen gen-check bench postgres serve clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,9 @@ test-go: $(VENV)/.run ## the Go client: formatting, vet, staticcheck, tests with
 
 test-long: $(VENV)/.dev ## the tests that take long
 	$(BIN)/python -m pytest -m long --timeout 7200
+
+conformance: $(VENV)/.dev ## the scenarios of the conformance kit, against a server (TARGET=..., else its own)
+	$(BIN)/python -m conformance $(if $(TARGET),--target $(TARGET)) conformance/scenarios
 
 bench: $(VENV)/.dev ## figures as ratios to floors of the same run
 	$(BIN)/python -m tests.bench
