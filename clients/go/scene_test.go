@@ -222,7 +222,7 @@ func TestARestartOfTheServerLosesNoWork(t *testing.T) {
 	t.Parallel()
 	ctx := within(t)
 	server := ownServer(t)
-	client := dial(t, server.address)
+	client := dial(t, server.Address)
 	agent, file := unique("effect"), filepath.Join(t.TempDir(), "effects")
 	places, goOn := make(chan string, 100), make(chan struct{})
 	work(t, client, effectAgent(agent, file, false, func(ctx context.Context, place string) {
@@ -238,10 +238,10 @@ func TestARestartOfTheServerLosesNoWork(t *testing.T) {
 		if got := <-places; got != place {
 			t.Fatalf("at %s, not %s", got, place)
 		}
-		server.kill()
+		server.Kill()
 		// What it does now finds no server, and is said again until there is one.
 		goOn <- struct{}{}
-		if err := server.restart(); err != nil {
+		if err := server.Restart(); err != nil {
 			t.Fatal(err)
 		}
 	}
