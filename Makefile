@@ -7,9 +7,11 @@ LISTEN ?= 127.0.0.1:7480
 VENV := .venv
 BIN := $(VENV)/bin
 GEN_VENV := .venv-gen
+# Generates for a language whose tools are there.
+GEN_GO = if command -v go > /dev/null; then $(BIN)/buf generate --template clients/go/buf.gen.yaml; else rm -rf build/gen-go; echo 'skipped: no go, so the Go code is not generated'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tools test test-long test-clients test-java test-rust conformance lint format gen gen-check bench postgres serve clean
+.PHONY: help demo tools test test-long test-clients test-go test-java test-rust conformance lint format gen gen-check bench postgres serve clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,7 +51,10 @@ test: $(VENV)/.dev ## all tests but the long ones
 	$(BIN)/python -m pytest -m 'alone and not long'
 	@$(MAKE) --no-print-directory test-clients
 
-test-clients: test-java test-rust ## the clients of other languages, each where its tools are
+test-clients: test-go test-java test-rust ## the clients of other languages, each where its tools are
+
+test-go: $(VENV)/.run ## the Go client: formatting, vet, staticcheck, tests with the race detector
+	@if command -v go > /dev/null; then $(MAKE) --no-print-directory -C clients/go; else echo 'skipped: no go, so the Go client is not tested'; fi
 
 test-java: $(VENV)/.run ## a Java program with stubs made from the protos, against a server
 	@if command -v mvn > /dev/null && command -v java > /dev/null; then \
@@ -88,6 +93,7 @@ format: $(VENV)/.dev ## format code and protos
 
 gen: $(VENV)/.dev $(GEN_VENV)/.done ## make the generated code anew
 	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
+	$(GEN_GO)
 	$(BIN)/python tools/place_generated.py
 	$(BIN)/buf build -o build/protocol.binpb
 	$(BIN)/python tools/make_reference.py
@@ -95,6 +101,7 @@ gen: $(VENV)/.dev $(GEN_VENV)/.done ## make the generated code anew
 
 gen-check: $(VENV)/.dev $(GEN_VENV)/.done ## the generated code is as the protos say
 	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
+	$(GEN_GO)
 	$(BIN)/python tools/place_generated.py --check
 	$(BIN)/buf build -o build/protocol.binpb
 	$(BIN)/python tools/make_reference.py --check

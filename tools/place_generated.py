@@ -3,7 +3,8 @@
 `runlane.v1` goes to the client as it is. `buf.validate` goes under
 `runlane._vendor`, so that the distribution takes no top-level name but its
 own; the imports are rewritten to match. The table of deadlines and retries lies
-beside the stubs, since the client is installed without the protos. With `--check`
+beside the stubs, since the client is installed without the protos. What was generated for
+another language goes as it is, with the table: see `AS_IT_IS`. With `--check`
 nothing is moved: it is told what in its place is not as it was generated, committed
 or not.
 """
@@ -11,6 +12,7 @@ or not.
 import re
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,6 +20,10 @@ GENERATED = ROOT / "build" / "gen"
 CALLS = ROOT / "proto" / "calls.json"
 CLIENT = ROOT / "clients" / "python" / "runlane"
 PLACES = ("v1", "_vendor")
+# Places of other languages by what was generated for them; absent where the language is.
+AS_IT_IS = {
+    ROOT / "build" / "gen-go" / "runlane" / "v1": ROOT / "clients" / "go" / "runlanev1",
+}
 HEADER = '"""Generated code. `make gen` makes it anew."""\n'
 
 
@@ -51,16 +57,22 @@ def place(generated: Path, package: Path) -> None:
         (folder / "__init__.py").write_text(HEADER)
 
 
-def differing(fresh: Path, package: Path) -> list[str]:
+def place_as_it_is(generated: Path, package: Path) -> None:
+    """Places the code of another language, and nothing beside it."""
+    shutil.rmtree(package, ignore_errors=True)
+    shutil.copytree(generated, package)
+
+
+def differing(fresh: Path, package: Path, places: Iterable[str] = PLACES) -> list[str]:
     """Returns the paths in a package that are not as in a fresh one, or only in one of them."""
-    told, found = _contents(fresh), _contents(package)
+    told, found = _contents(fresh, places), _contents(package, places)
     return sorted(path for path in told.keys() | found if told.get(path) != found.get(path))
 
 
-def _contents(package: Path) -> dict[str, bytes]:
+def _contents(package: Path, places: Iterable[str]) -> dict[str, bytes]:
     return {
         path.relative_to(package).as_posix(): path.read_bytes()
-        for name in PLACES
+        for name in places
         for path in (package / name).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
@@ -68,14 +80,21 @@ def _contents(package: Path) -> dict[str, bytes]:
 
 def main() -> None:
     """Places what was generated, or checks what is in place."""
+    others = {made: package for made, package in AS_IT_IS.items() if made.is_dir()}
+    for made in others:
+        shutil.copyfile(CALLS, made / CALLS.name)
     if "--check" not in sys.argv[1:]:
         place(GENERATED, CLIENT)
+        for made, package in others.items():
+            place_as_it_is(made, package)
         return
     fresh = ROOT / "build" / "fresh"
     place(GENERATED, fresh)
-    stale = differing(fresh, CLIENT)
+    stale = [CLIENT / path for path in differing(fresh, CLIENT)]
+    for made, package in others.items():
+        stale += [package / path for path in differing(made, package, ["."])]
     for path in stale:
-        print(f"{(CLIENT / path).relative_to(ROOT)}: not as it is generated")
+        print(f"{path.relative_to(ROOT)}: not as it is generated")
     if stale:
         sys.exit("generated code is not fresh: run make gen")
 

@@ -41,3 +41,16 @@ def test_what_was_changed_added_or_is_missing_is_told(placed):
         "v1/old_pb2.py",
         "v1/one_pb2.py",
     ]
+
+
+def test_code_of_another_language_is_placed_as_it_is(tmp_path):
+    tool = runpy.run_path(str(PROGRAM))
+    generated, package = tmp_path / "gen", tmp_path / "package"
+    for folder in (generated, package):
+        folder.mkdir()
+    (generated / "one.pb.go").write_text("package one")
+    (package / "old.pb.go").write_text("of a proto that is gone")
+    assert tool["differing"](generated, package, ["."]) == ["old.pb.go", "one.pb.go"]
+    tool["place_as_it_is"](generated, package)
+    assert tool["differing"](generated, package, ["."]) == []
+    assert [path.name for path in package.iterdir()] == ["one.pb.go"]
