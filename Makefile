@@ -10,6 +10,9 @@ GEN_VENV := .venv-gen
 # Generates for a language whose tools are there.
 GEN_GO = if command -v go > /dev/null; then $(BIN)/buf generate --template clients/go/buf.gen.yaml; else rm -rf build/gen-go; echo 'skipped: no go, so the Go code is not generated'; fi
 
+TYPESCRIPT := clients/typescript
+GEN_TYPESCRIPT = if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && $(BIN)/buf generate --template $(TYPESCRIPT)/buf.gen.yaml; else rm -rf build/gen-typescript; echo 'skipped: no npm, so the TypeScript code is not generated'; fi
+
 .DEFAULT_GOAL := help
 .PHONY: help demo tools test test-long lint format gen gen-check bench postgres serve clean
 
@@ -32,6 +35,11 @@ $(VENV)/.dev: $(VENV)/.run
 $(GEN_VENV)/.done: Makefile
 	test -x $(GEN_VENV)/bin/python || $(PYTHON) -m venv $(GEN_VENV)
 	$(GEN_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'grpcio-tools==1.76.0' 'mypy-protobuf==5.1.0' 'protobuf>=6.33.5,<7'
+	touch $@
+
+# What the TypeScript client is made and tested with.
+$(TYPESCRIPT)/node_modules/.done: $(TYPESCRIPT)/package-lock.json
+	cd $(TYPESCRIPT) && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
 
 demo: $(VENV)/.run ## the main job, told by a program: submit, steer, follow up, fork, survive a kill
@@ -73,11 +81,13 @@ format: $(VENV)/.dev ## format code and protos
 gen: $(VENV)/.dev $(GEN_VENV)/.done ## make the generated code anew
 	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
 	$(GEN_GO)
+	$(GEN_TYPESCRIPT)
 	$(BIN)/python tools/place_generated.py
 
 gen-check: $(VENV)/.dev $(GEN_VENV)/.done ## the generated code is as the protos say
 	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
 	$(GEN_GO)
+	$(GEN_TYPESCRIPT)
 	$(BIN)/python tools/place_generated.py --check
 
 clean: ## remove what was made
