@@ -8,7 +8,7 @@ import type {
 import type { Transport } from "@connectrpc/connect";
 
 import { callHeaders, connection, type Access } from "./access.js";
-import { Linked, sleep } from "./async.js";
+import { Linked, sleep, unlessAborted } from "./async.js";
 import {
   ClientClosedError,
   fromConnectError,
@@ -163,7 +163,7 @@ export class Caller {
       for (;;) {
         let next: IteratorResult<MessageShape<O>>;
         try {
-          next = await received.next();
+          next = await unlessAborted(received.next(), linked.signal);
         } catch (error) {
           linked.signal.throwIfAborted();
           throw fromConnectError(error);

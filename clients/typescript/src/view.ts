@@ -288,7 +288,7 @@ export class ViewFold {
     }
     const block: PartialBlock = {
       blockIndex,
-      kind: delta.kind ?? "unknown",
+      kind: before?.kind ?? delta.kind ?? "unknown",
       text,
       done: delta.blockDone === true,
     };
