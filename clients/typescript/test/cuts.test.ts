@@ -77,10 +77,10 @@ test(
       const result = await manager.run("one two three four five six seven eight");
       expect(result.text).toBe("one two three four five six seven eight");
       last = (await manager.snapshot({ messageLimit: 0 })).sequence;
-    // What is behind by much comes in frames too large for a short connection.
-    await vi.waitFor(() => expect([sequences.at(-1), newest]).toEqual([last, last]), 20_000);
-  }
-  stop.abort(new Error("seen"));
+      // What is behind by much comes in frames too large for a short connection.
+      await vi.waitFor(() => expect([sequences.at(-1), newest]).toEqual([last, last]), 20_000);
+    }
+    stop.abort(new Error("seen"));
     await expect(watched).rejects.toThrow("seen");
     await expect(drawn).rejects.toThrow("seen");
     expect(proxy.cuts).toBeGreaterThanOrEqual(CUTS);
