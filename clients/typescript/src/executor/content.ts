@@ -95,15 +95,28 @@ export function sizeOf(value: unknown): number {
   return 8;
 }
 
-/** Reads arguments; undefined where they are no JSON object. */
+/** Reads arguments; undefined where they are no JSON object, or one that the service refuses. */
 export function parseArguments(text: string): Record<string, unknown> | undefined {
   try {
-    const found: unknown = JSON.parse(text);
+    const found: unknown = JSON.parse(text, checked);
     const object = typeof found === "object" && found !== null && !Array.isArray(found);
     return object ? (found as Record<string, unknown>) : undefined;
   } catch {
     return undefined;
   }
+}
+
+/** Refuses what some reader of JSON could not hold. */
+function checked(key: string, value: unknown): unknown {
+  for (const text of [key, value]) {
+    if (typeof text === "string" && (!text.isWellFormed() || text.includes("\0"))) {
+      throw new SyntaxError("a text that UTF-8 cannot hold, or U+0000");
+    }
+  }
+  if (typeof value === "number" && !Number.isFinite(value)) {
+    throw new SyntaxError("a number beyond a double");
+  }
+  return value;
 }
 
 /**
@@ -143,7 +156,7 @@ function cleaned(block: BlockInit): BlockInit {
 function argumentsOf(call: ToolCallRequest) {
   const given = call.arguments ?? "{}";
   const text = typeof given === "string" ? given || "{}" : JSON.stringify(given);
-  return parseArguments(text) !== undefined && text.isWellFormed() && !text.includes("\0")
+  return text.isWellFormed() && parseArguments(text) !== undefined
     ? { argumentsJson: text }
     : { argumentsText: clean(text) };
 }
