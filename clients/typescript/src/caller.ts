@@ -144,9 +144,9 @@ export class Caller {
   ): AsyncGenerator<Plain<O>, void, undefined> {
     const request = this.#request(method, init);
     const linked = new Linked(signal, this.closed);
+    let received: AsyncIterator<MessageShape<O>> | undefined;
     try {
       linked.signal.throwIfAborted();
-      let received: AsyncIterator<MessageShape<O>>;
       try {
         const opened = await this.#transport.stream(
           method,
@@ -175,6 +175,8 @@ export class Caller {
       }
     } finally {
       linked.abort(new RunlaneError("the stream was left"));
+      // The transport lets go of its timer only where somebody sees the end.
+      received?.next().catch(() => undefined);
       linked.free();
     }
   }
