@@ -137,6 +137,10 @@ func New(target string, options ...ClientOption) (*Client, error) {
 // Target returns where the server is.
 func (c *Client) Target() string { return c.target }
 
+// Conn returns the connection, for stubs and methods that are not among the above; calls on it
+// have the client's deadlines, repeats and errors too.
+func (c *Client) Conn() grpc.ClientConnInterface { return c.conn }
+
 // Close closes the connection; calls that go on end with [ErrClientClosed]. Idempotent.
 func (c *Client) Close() error {
 	if c.closed.Swap(true) {

@@ -118,6 +118,15 @@ func (e *StreamGapError) Error() string {
 	return fmt.Sprintf("expected sequence %d, received %d", e.Expected, e.Received)
 }
 
+// FromStatus returns the error of a call that was made on another connection than a [Client]'s:
+// an [*Error] where the service gave a reason, else a [*TransportError].
+func FromStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	return readError(context.Background(), err, nil)
+}
+
 // readError returns what a failed call means: an *Error where the service gave a reason, else a
 // *TransportError.
 func readError(ctx context.Context, err error, trailer metadata.MD) error {

@@ -100,6 +100,8 @@ type EventStream struct {
 	lostSince         time.Time
 	failures          int
 	over              bool
+	// What it ends with once what came before is yielded.
+	failure error
 }
 
 // Events streams the events of a session from its first one, or as the options say. The stream
@@ -155,6 +157,10 @@ func (s *EventStream) All() iter.Seq2[Item, error] {
 // the context's error where that ended; and what the service answers, such as SequenceAhead.
 func (s *EventStream) Next() (Item, error) {
 	for len(s.buffer) == 0 {
+		if err := s.failure; err != nil {
+			s.over, s.failure = true, nil
+			return Item{}, err
+		}
 		if s.over {
 			return Item{}, io.EOF
 		}
@@ -162,10 +168,8 @@ func (s *EventStream) Next() (Item, error) {
 			s.drop()
 			return Item{}, s.ended()
 		}
-		if err := s.advance(); err != nil {
-			s.over = true
+		if s.failure = s.advance(); s.failure != nil {
 			s.drop()
-			return Item{}, err
 		}
 	}
 	item := s.buffer[0]

@@ -1,20 +1,17 @@
 package runlane
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/runlane/runlane/clients/go/internal/liveserver"
 )
 
 // What the tests of a real server run beside the agents of their own.
@@ -31,14 +28,9 @@ kind = "scripted"
 script = [{ match = "", answer = { tool = "ask_question", arguments = { question = "Which?" } }, then = "So: {result}" }]
 `
 
-// A serverProcess is `runlane serve` with a store of its own.
-type serverProcess struct {
-	folder, address string
-	command         *exec.Cmd
-}
-
 var (
-	sharedServer     *serverProcess
+	sharedServer     *liveserver.Server
+	sharedFolder     string
 	sharedServerOnce sync.Once
 	sharedServerErr  error
 	counter          atomic.Int64
@@ -49,128 +41,36 @@ func TestMain(m *testing.M) {
 		os.Exit(playScene(scene))
 	}
 	code := m.Run()
-	if sharedServer != nil {
-		sharedServer.kill()
-		_ = os.RemoveAll(sharedServer.folder)
-	}
+	sharedServer.Kill()
+	_ = os.RemoveAll(sharedFolder)
 	os.Exit(code)
 }
 
-// runlaneCommand finds the server of this checkout; RUNLANE_SERVER names another.
-func runlaneCommand() (string, error) {
-	if named := os.Getenv("RUNLANE_SERVER"); named != "" {
-		return named, nil
-	}
-	path, err := filepath.Abs("../../.venv/bin/runlane")
-	if err != nil {
-		return "", err
-	}
-	_, err = os.Stat(path)
-	return path, err
-}
-
-func startServer(folder, address string) (*serverProcess, error) {
-	path, err := runlaneCommand()
-	if err != nil {
-		return nil, err
-	}
-	settings := filepath.Join(folder, "runlane.toml")
-	if err := os.WriteFile(settings, []byte(serverSettings), 0o600); err != nil {
-		return nil, err
-	}
-	server := &serverProcess{folder: folder}
-	return server, server.start(path, settings, address)
-}
-
-func (s *serverProcess) start(path, settings, address string) error {
-	command := exec.Command(path, "serve", "--config", settings, "--listen", address,
-		"--store", "sqlite:"+filepath.Join(s.folder, "runlane.db"))
-	command.Dir = s.folder
-	for _, pair := range os.Environ() {
-		if !strings.HasPrefix(pair, "RUNLANE_") {
-			command.Env = append(command.Env, pair)
-		}
-	}
-	command.Env = append(command.Env, "PYTHONUNBUFFERED=1")
-	log, err := os.OpenFile(
-		filepath.Join(s.folder, "server.log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	command.Stderr = log
-	stdout, err := command.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := command.Start(); err != nil {
-		return err
-	}
-	s.command = command
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	where, found := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
-	if err != nil || !found {
-		s.kill()
-		told, _ := os.ReadFile(log.Name())
-		return fmt.Errorf("the server did not start: %q %v\n%s", line, err, told)
-	}
-	s.address = where
-	return nil
-}
-
-func (s *serverProcess) restart() error {
-	s.kill()
-	path, err := runlaneCommand()
-	if err != nil {
-		return err
-	}
-	return s.start(path, filepath.Join(s.folder, "runlane.toml"), s.address)
-}
-
-func (s *serverProcess) kill() {
-	if s.command != nil && s.command.ProcessState == nil {
-		_ = s.command.Process.Signal(syscall.SIGKILL)
-		_ = s.command.Wait()
-	}
-}
-
 // ownServer starts a server that the test may kill.
-func ownServer(t *testing.T) *serverProcess {
+func ownServer(t *testing.T) *liveserver.Server {
 	t.Helper()
-	needServer(t)
-	server, err := startServer(t.TempDir(), "127.0.0.1:0")
+	liveserver.Need(t)
+	server, err := liveserver.Start(t.TempDir(), serverSettings)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.kill)
+	t.Cleanup(server.Kill)
 	return server
-}
-
-func needServer(t *testing.T) {
-	t.Helper()
-	if _, err := runlaneCommand(); err != nil {
-		if os.Getenv("RUNLANE_SERVER_REQUIRED") != "" {
-			t.Fatalf("no server to test with: %v", err)
-		}
-		t.Skipf("no server to test with: %v", err)
-	}
 }
 
 // liveAddress returns where a server is that all tests share.
 func liveAddress(t *testing.T) string {
 	t.Helper()
-	needServer(t)
+	liveserver.Need(t)
 	sharedServerOnce.Do(func() {
-		folder, err := os.MkdirTemp("", "runlane-go-")
-		if err == nil {
-			sharedServer, err = startServer(folder, "127.0.0.1:0")
+		if sharedFolder, sharedServerErr = os.MkdirTemp("", "runlane-go-"); sharedServerErr == nil {
+			sharedServer, sharedServerErr = liveserver.Start(sharedFolder, serverSettings)
 		}
-		sharedServerErr = err
 	})
 	if sharedServerErr != nil {
 		t.Fatal(sharedServerErr)
 	}
-	return sharedServer.address
+	return sharedServer.Address
 }
 
 func dial(t *testing.T, address string, options ...ClientOption) *Client {

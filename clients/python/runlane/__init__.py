@@ -73,6 +73,8 @@ from runlane._event_models import (
 )
 from runlane._events import (
     EventStream,
+    FeedItem,
+    FeedStream,
 )
 from runlane._executor import (
     Agent,
@@ -251,6 +253,8 @@ __all__ = [
     "ExecutorStatus",
     "ExternalAnswer",
     "ExternalPrompt",
+    "FeedItem",
+    "FeedStream",
     "FieldInvalid",
     "FieldViolation",
     "Fork",

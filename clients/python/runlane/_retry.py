@@ -40,7 +40,7 @@ _GROWTH: Final[float] = TABLE["backoff"]["multiplier"]
 _JITTER: Final[float] = TABLE["backoff"]["jitter_from"]
 # Of the time that the service may take to answer a wait.
 _MARGIN: Final[float] = TABLE["wait_factor"]
-# A stream is ended by the server before this; the deadline only catches a lost connection.
+# A server ends a stream before this, and it is opened again. That it is met is as good.
 STREAM_DEADLINE: Final[float] = TABLE["stream_seconds"]
 # Bookmarks come every 15 s: a stream that is silent for longer has lost its peer.
 STREAM_SILENCE: Final[float] = TABLE["methods"]["runlane.v1.SessionService/StreamEvents"][

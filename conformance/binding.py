@@ -1,0 +1,196 @@
+"""Binds scenarios to Python's client."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import grpc
+from google.protobuf import json_format
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from runlane import Client, EventStream, RunlaneError, ServiceError, TransportError
+from runlane._retry import POLICIES
+from runlane.errors import from_rpc_error
+from runlane.v1 import (
+    admin_service_pb2,
+    executor_service_pb2,
+    history_service_pb2,
+    server_service_pb2,
+    session_service_pb2,
+)
+
+from conformance.play import Refused
+
+_SERVICES: Final = {
+    "sessions": session_service_pb2,
+    "history": history_service_pb2,
+    "executors": executor_service_pb2,
+    "admin": admin_service_pb2,
+    "server": server_service_pb2,
+}
+METHODS: Final[Mapping[str, tuple[str, MethodDescriptor]]] = {
+    method.name: (stub, method)
+    for stub, module in _SERVICES.items()
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+"""The name of each method, with the stub that has it."""
+
+STREAM_SECONDS: Final = 90.0
+
+
+def to_json(message: Message) -> Any:
+    """Writes a message as a scenario sees it: proto3 JSON with the names of the proto."""
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def to_message(method: MethodDescriptor, request: Mapping[str, Any]) -> Message:
+    """Reads the request of a method."""
+    return json_format.ParseDict(dict(request), GetMessageClass(method.input_type)())
+
+
+def refusal(error: RunlaneError) -> Refused:
+    """Tells of an error as a scenario sees it."""
+    if isinstance(error, ServiceError):
+        told: dict[str, Any] = {
+            "code": error.code.name,
+            "reason": error.reason,
+            "message": error.message,
+            "metadata": dict(error.metadata),
+            "fields": [one.field for one in error.violations],
+        }
+        if error.retry_after is not None:
+            told["retry_after_ms"] = round(error.retry_after * 1000)
+        return Refused({key: value for key, value in told.items() if value})
+    if isinstance(error, TransportError):
+        return Refused({"code": error.code.name, "message": error.message})
+    raise error
+
+
+class ClientBinding:
+    """One client of its own connection."""
+
+    def __init__(self, target: str) -> None:
+        self._client = Client(target, client_name="conformance", reconnect_timeout=10)
+        self._caller = self._client._caller  # noqa: SLF001 - its messages are what is compared
+
+    async def call(self, method: str, request: Any, *, raw: bool) -> Any:
+        """Makes a call, as the client makes its calls."""
+        stub, described = METHODS[method]
+        send = getattr(getattr(self._caller.stubs, stub), method)
+        try:
+            if described.client_streaming:
+                messages = [to_message(described, one) for one in request]
+                return to_json(await send(iter(messages), metadata=self._caller.metadata))
+            message = to_message(described, request)
+            if described.server_streaming:
+                return await self._merged(send, described, message)
+            if raw or type(message) not in POLICIES:
+                answer = send(message, timeout=STREAM_SECONDS, metadata=self._caller.metadata)
+                return to_json(await answer)
+            return to_json(await self._caller.unary(send, message))
+        except grpc.aio.AioRpcError as error:
+            raise refusal(from_rpc_error(error)) from None
+        except RunlaneError as error:
+            raise refusal(error) from None
+
+    async def _merged(self, send: Any, described: MethodDescriptor, message: Message) -> Any:
+        """Reads a stream that ends by itself; its frames are merged into one."""
+        merged = GetMessageClass(described.output_type)()
+        frames = send(message, timeout=STREAM_SECONDS, metadata=self._caller.metadata)
+        async for frame in frames:
+            merged.MergeFrom(frame)
+        return to_json(merged)
+
+    async def pages(self, method: str, request: Any) -> Any:
+        """Reads a list to its end, page by page."""
+        merged: dict[str, list[Any]] = {}
+        token = ""
+        while True:
+            page = await self.call(method, {**request, "page_token": token}, raw=False)
+            token = page.pop("next_page_token", "")
+            for field, items in page.items():
+                if len(items) > request.get("page_size", 50):
+                    raise AssertionError(f"a page of {len(items)} {field}")
+                merged.setdefault(field, []).extend(items)
+            if not token:
+                return merged
+
+    def open(self, method: str, request: Any) -> AsyncIterator[Any]:
+        """Opens a stream of items."""
+        if method == "StreamEvents":
+            return self._events(request)
+        return self._frames(method, request)
+
+    async def _events(self, request: Mapping[str, Any]) -> AsyncIterator[Any]:
+        _, described = METHODS["StreamEvents"]
+        message = to_message(described, {"follow": True, **request})
+        stream = _Recorded(self._caller, message, reconnect_timeout=10)
+        try:
+            async for item in stream:
+                yield stream.told(item)
+        except RunlaneError as error:
+            raise refusal(error) from None
+        finally:
+            await stream.aclose()
+
+    async def _frames(self, method: str, request: Mapping[str, Any]) -> AsyncIterator[Any]:
+        stub, described = METHODS[method]
+        send = getattr(getattr(self._caller.stubs, stub), method)
+        call = send(
+            to_message(described, request),
+            timeout=STREAM_SECONDS,
+            metadata=self._caller.metadata,
+        )
+        try:
+            async for frame in call:
+                for item in _items(to_json(frame)):
+                    yield item
+        except grpc.aio.AioRpcError as error:
+            raise refusal(from_rpc_error(error)) from None
+        finally:
+            call.cancel()
+
+    async def aclose(self) -> None:
+        """Ends the connection."""
+        await asyncio.shield(self._client.aclose())
+
+
+def _items(frame: Mapping[str, Any]) -> list[Any]:
+    """Takes a frame apart: {"events": [a, b]} is {"event": a}, {"event": b}."""
+    items: list[Any] = []
+    for field, value in frame.items():
+        if isinstance(value, list):
+            items += [{field.removesuffix("s"): one} for one in value]
+        else:
+            items.append({field: value})
+    return items
+
+
+class _Recorded(EventStream):
+    """A stream of the client that keeps the messages behind what it yields."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._events: dict[int, Message] = {}
+        self._deltas: deque[Message] = deque()
+        self._controls: deque[Message] = deque()
+
+    def _take(self, frame: Any) -> None:
+        if frame is not grpc.aio.EOF:
+            self._events.update({one.sequence: one for one in frame.batch.events})
+            self._deltas.extend(frame.deltas.deltas)
+            if frame.HasField("control"):
+                self._controls.append(frame.control)
+        super()._take(frame)
+
+    def told(self, item: Any) -> Any:
+        """Returns what was yielded, as a scenario sees it."""
+        kind = type(item).__name__
+        if kind == "Delta":
+            return {"delta": to_json(self._deltas.popleft())}
+        if kind == "Control":
+            return {"control": to_json(self._controls.popleft())}
+        return {"event": to_json(self._events.pop(item.sequence))}
