@@ -3,6 +3,8 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -21,7 +23,9 @@ from runlane.v1 import (
     session_service_pb2,
 )
 
+from conformance.agree import lacking, of_answer, of_event
 from conformance.play import Refused
+from conformance.verbs import VERBS, event_word
 
 _SERVICES: Final = {
     "sessions": session_service_pb2,
@@ -54,6 +58,8 @@ def to_message(method: MethodDescriptor, request: Mapping[str, Any]) -> Message:
 def refusal(error: RunlaneError) -> Refused:
     """Tells of an error as a scenario sees it."""
     if isinstance(error, ServiceError):
+        if type(error) is ServiceError or error.reason != error.REASON:
+            raise AssertionError(f"the client has no class for {error.reason}")
         told: dict[str, Any] = {
             "code": error.code.name,
             "reason": error.reason,
@@ -69,12 +75,25 @@ def refusal(error: RunlaneError) -> Refused:
     raise error
 
 
+@dataclass(slots=True)
+class _Exchange:
+    """What a scenario asks for, and the answer that the client was given."""
+
+    asked: Message
+    answer: Message | None = None
+
+
+_EXCHANGE: Final[ContextVar[_Exchange | None]] = ContextVar("exchange", default=None)
+
+
 class ClientBinding:
     """One client of its own connection."""
 
     def __init__(self, target: str) -> None:
         self._client = Client(target, client_name="conformance", reconnect_timeout=10)
         self._caller = self._client._caller  # noqa: SLF001 - its messages are what is compared
+        self._send = self._caller.unary
+        self._caller.unary = self._heard  # type: ignore[method-assign]
 
     async def call(self, method: str, request: Any, *, raw: bool) -> Any:
         """Makes a call, as the client makes its calls."""
@@ -90,11 +109,41 @@ class ClientBinding:
             if raw or type(message) not in POLICIES:
                 answer = send(message, timeout=STREAM_SECONDS, metadata=self._caller.metadata)
                 return to_json(await answer)
-            return to_json(await self._caller.unary(send, message))
+            return to_json(await self._spoken(method, send, message))
         except grpc.aio.AioRpcError as error:
             raise refusal(from_rpc_error(error)) from None
         except RunlaneError as error:
             raise refusal(error) from None
+
+    async def _spoken(self, method: str, send: Any, message: Message) -> Message:
+        """Makes a call by the client's verb, and compares what it sends and returns."""
+        exchange = _Exchange(message)
+        token = _EXCHANGE.set(exchange)
+        try:
+            call = VERBS[method](self._client, message) if method in VERBS else None
+            if call is None:
+                answer: Message = await self._caller.unary(send, message)
+                return answer
+            record = await call
+        finally:
+            _EXCHANGE.reset(token)
+        if exchange.answer is None:
+            raise AssertionError(f"the client made no call of {method}")
+        wrong = of_answer(record, exchange.answer)
+        if wrong:
+            raise AssertionError(f"the client tells another answer: {wrong}")
+        return exchange.answer
+
+    async def _heard(self, method: Any, request: Message, **options: Any) -> Any:
+        """Stands in the place of the client's own call, to see what passes."""
+        exchange = _EXCHANGE.get()
+        if exchange is None or request.DESCRIPTOR is not exchange.asked.DESCRIPTOR:
+            return await self._send(method, request, **options)
+        wrong = lacking(exchange.asked, request)
+        if wrong:
+            raise AssertionError(f"the client sends another {wrong}")
+        exchange.answer = await self._send(method, request, **options)
+        return exchange.answer
 
     async def _merged(self, send: Any, described: MethodDescriptor, message: Message) -> Any:
         """Reads a stream that ends by itself; its frames are merged into one."""
@@ -126,7 +175,22 @@ class ClientBinding:
 
     async def _events(self, request: Mapping[str, Any]) -> AsyncIterator[Any]:
         _, described = METHODS["StreamEvents"]
-        message = to_message(described, {"follow": True, **request})
+        message: Any = to_message(described, {"follow": True, **request})
+        start = {"last_events": message.last_events} if message.HasField("last_events") else {}
+        made = self._client.events(
+            message.session_id,
+            after_sequence=message.after_sequence,
+            follow=message.follow,
+            run_ids=message.run_ids,
+            types=[event_word(number) for number in message.types],
+            include_messages=message.include_messages,
+            include_deltas=message.include_deltas,
+            include_control=message.include_control,
+            **start,
+        )
+        wrong = lacking(message, made._request)  # noqa: SLF001 - what it would send
+        if wrong:
+            raise AssertionError(f"the client sends another {wrong}")
         stream = _Recorded(self._caller, message, reconnect_timeout=10)
         try:
             async for item in stream:
@@ -193,4 +257,8 @@ class _Recorded(EventStream):
             return {"delta": to_json(self._deltas.popleft())}
         if kind == "Control":
             return {"control": to_json(self._controls.popleft())}
-        return {"event": to_json(self._events.pop(item.sequence))}
+        event = self._events.pop(item.sequence)
+        wrong = of_event(item, event)
+        if wrong:
+            raise AssertionError(f"the client tells another event: {wrong}")
+        return {"event": to_json(event)}

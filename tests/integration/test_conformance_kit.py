@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 import jsonschema
 import pytest
+from runlane import _convert, _events, _session_calls
 from support_server import ServerProcess
 
 from conformance.__main__ import main, played
@@ -80,6 +81,41 @@ def test_a_planted_fault_is_found(shared, fault):
     results = asyncio.run(with_fault(shared.address, fault))
     expected = [] if fault == "none" else SHOWN[fault]
     assert sorted(failures(results)) == sorted(expected)
+
+
+def play_with(target, name):
+    (chosen,) = (one for one in SCENARIOS if one.name == name)
+    (result,) = asyncio.run(played([chosen], lambda: ClientBinding(target), jobs=1))
+    return result.failure
+
+
+def test_a_client_that_sends_something_else_is_found(shared, monkeypatch):
+    whole = _session_calls.content_to_pb
+    monkeypatch.setattr(_session_calls, "content_to_pb", lambda content: whole(content)[:1])
+    told = play_with(shared.address, "blocks_of_every_kind_come_back_as_they_went")
+    assert "the client sends another content" in told
+
+
+def test_a_client_that_tells_something_else_is_found(shared, monkeypatch):
+    whole = _convert.session
+
+    def wrong(record):
+        return whole(record).model_copy(update={"revision": record.revision + 1})
+
+    monkeypatch.setattr(_convert, "session", wrong)
+    told = play_with(shared.address, "an_expected_revision_is_compared")
+    assert "the client tells another answer: Session.revision" in told
+
+
+def test_a_client_that_tells_another_event_is_found(shared, monkeypatch):
+    whole = _events.event_from_pb
+
+    def wrong(event):
+        return whole(event).model_copy(update={"attempt": 7})
+
+    monkeypatch.setattr(_events, "event_from_pb", wrong)
+    told = play_with(shared.address, "a_stream_goes_on_from_any_cursor")
+    assert "the client tells another event" in told
 
 
 def test_the_driver_is_a_program(shared, tmp_path, capsys):

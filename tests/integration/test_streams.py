@@ -484,6 +484,35 @@ async def test_deltas_are_tied_to_their_message_and_none_comes_after_it(link: Li
     call.cancel()
 
 
+async def test_who_reads_what_was_before_takes_no_piece_from_anybody(link: Link):
+    session = unique("deltas")
+    await link.run(session)
+    await link.submit(session)
+    fence = (await link.lease(session)).fence
+    granted = await link.commit(fence, reserve())
+    delta = event_pb2.Delta(
+        model_stream_id=granted.results[0].reserve_model_step.model_stream_id,
+        step=1,
+        kind=event_pb2.Delta.KIND_TEXT,
+        revision=1,
+        append_text="on its way",
+    )
+
+    async def piece():
+        yield executor_service_pb2.PublishDeltasRequest(fence=fence, deltas=[delta])
+
+    assert (await link.executors.PublishDeltas(piece(), timeout=10)).delta_count == 1
+    # The first reader passes messages and the end of an earlier run: they end nothing of it.
+    for _ in range(2):
+        call = link.stream(session, include_deltas=True)
+        async with asyncio.timeout(10):
+            async for frame in call:
+                if frame.HasField("deltas"):
+                    break
+        assert [one.snapshot_text for one in frame.deltas.deltas] == ["on its way"]
+        call.cancel()
+
+
 async def test_control_frames_say_what_may_be_done_now(link: Link):
     session = unique("control")
     await link.create(session)

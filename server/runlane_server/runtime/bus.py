@@ -88,6 +88,7 @@ class Hub:
         "_generation",
         "_group_bytes",
         "blocks",
+        "blocks_from",
         "groups",
         "key",
         "known",
@@ -102,6 +103,8 @@ class Hub:
         self.groups: deque[EventGroup] = deque()
         self.pages: OrderedDict[Any, asyncio.Future[Any]] = OrderedDict()
         self.blocks: dict[tuple[str, int], PartialBlock] = {}
+        # The newest event when they were taken: what came before it does not end them.
+        self.blocks_from = 0
         self.version = 0
         # The newest event that another server was heard to have committed.
         self.known = 0
@@ -179,8 +182,13 @@ class Hub:
                 self.pages.pop(name, None)
             raise
 
-    def take_deltas(self, deltas: list[Delta]) -> int:
-        """Merges pieces into the blocks; returns how many fitted what is held."""
+    def take_deltas(self, deltas: list[Delta], sequence: int = 0) -> int:
+        """Merges pieces into the blocks; returns how many fitted what is held.
+
+        Args:
+            deltas: The pieces.
+            sequence: The newest event of the session that is known to be before them.
+        """
         taken = 0
         for delta in deltas:
             name = (delta.model_stream_id, delta.block_index)
@@ -202,6 +210,7 @@ class Hub:
             self.blocks[name] = block
             taken += 1
         if taken:
+            self.blocks_from = max(self.blocks_from, sequence)
             self.wake()
         return taken
 
