@@ -14,7 +14,7 @@ TYPESCRIPT := clients/typescript
 GEN_TYPESCRIPT = if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && $(BIN)/buf generate --template $(TYPESCRIPT)/buf.gen.yaml; else rm -rf build/gen-typescript; echo 'skipped: no npm, so the TypeScript code is not generated'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tools test test-long test-clients test-go conformance lint format gen gen-check bench postgres serve clean
+.PHONY: help demo tools test test-long test-clients test-go test-typescript conformance lint format gen gen-check bench postgres serve clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,10 +59,13 @@ test: $(VENV)/.dev ## all tests but the long ones
 	$(BIN)/python -m pytest -m 'alone and not long'
 	@$(MAKE) --no-print-directory test-clients
 
-test-clients: test-go ## the clients of other languages, each where its tools are
+test-clients: test-go test-typescript ## the clients of other languages, each where its tools are
 
 test-go: $(VENV)/.run ## the Go client: formatting, vet, staticcheck, tests with the race detector
 	@if command -v go > /dev/null; then $(MAKE) --no-print-directory -C clients/go; else echo 'skipped: no go, so the Go client is not tested'; fi
+
+test-typescript: $(VENV)/.run ## the TypeScript client: types, formatting, tests
+	@if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && cd $(TYPESCRIPT) && npm run check && npm test; else echo 'skipped: no npm, so the TypeScript client is not tested'; fi
 
 test-long: $(VENV)/.dev ## the tests that take long
 	$(BIN)/python -m pytest -m long --timeout 7200

@@ -1123,12 +1123,382 @@ func (x *ExecutorStatus) GetDraining() bool {
 	return false
 }
 
+// Request of StreamFeed.
+type StreamFeedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where to start; unset: at the first event that is kept.
+	//
+	// Types that are valid to be assigned to Start:
+	//
+	//	*StreamFeedRequest_AfterCursor
+	//	*StreamFeedRequest_AtEnd
+	Start isStreamFeedRequest_Start `protobuf_oneof:"start"`
+	// Whether to go on with what comes. Default: true. Else the stream ends once it has come to
+	// what was the end when it began.
+	Follow *bool `protobuf:"varint,3,opt,name=follow,proto3,oneof" json:"follow,omitempty"`
+	// Only events of these types; at most 64. The cursor goes on over all others.
+	Types []Event_Type `protobuf:"varint,4,rep,packed,name=types,proto3,enum=runlane.v1.Event_Type" json:"types,omitempty"`
+	// Put the messages into their message.appended events. That of a session which is deleted
+	// meanwhile is left out.
+	IncludeMessages bool `protobuf:"varint,5,opt,name=include_messages,json=includeMessages,proto3" json:"include_messages,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *StreamFeedRequest) Reset() {
+	*x = StreamFeedRequest{}
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamFeedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamFeedRequest) ProtoMessage() {}
+
+func (x *StreamFeedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamFeedRequest.ProtoReflect.Descriptor instead.
+func (*StreamFeedRequest) Descriptor() ([]byte, []int) {
+	return file_runlane_v1_admin_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *StreamFeedRequest) GetStart() isStreamFeedRequest_Start {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *StreamFeedRequest) GetAfterCursor() string {
+	if x != nil {
+		if x, ok := x.Start.(*StreamFeedRequest_AfterCursor); ok {
+			return x.AfterCursor
+		}
+	}
+	return ""
+}
+
+func (x *StreamFeedRequest) GetAtEnd() bool {
+	if x != nil {
+		if x, ok := x.Start.(*StreamFeedRequest_AtEnd); ok {
+			return x.AtEnd
+		}
+	}
+	return false
+}
+
+func (x *StreamFeedRequest) GetFollow() bool {
+	if x != nil && x.Follow != nil {
+		return *x.Follow
+	}
+	return false
+}
+
+func (x *StreamFeedRequest) GetTypes() []Event_Type {
+	if x != nil {
+		return x.Types
+	}
+	return nil
+}
+
+func (x *StreamFeedRequest) GetIncludeMessages() bool {
+	if x != nil {
+		return x.IncludeMessages
+	}
+	return false
+}
+
+type isStreamFeedRequest_Start interface {
+	isStreamFeedRequest_Start()
+}
+
+type StreamFeedRequest_AfterCursor struct {
+	// After what this cursor stands for; empty: at the first event that is kept. A cursor may
+	// be kept for ever.
+	AfterCursor string `protobuf:"bytes,1,opt,name=after_cursor,json=afterCursor,proto3,oneof"`
+}
+
+type StreamFeedRequest_AtEnd struct {
+	// With what is committed from now on. The first frame is a bookmark.
+	AtEnd bool `protobuf:"varint,2,opt,name=at_end,json=atEnd,proto3,oneof"`
+}
+
+func (*StreamFeedRequest_AfterCursor) isStreamFeedRequest_Start() {}
+
+func (*StreamFeedRequest_AtEnd) isStreamFeedRequest_Start() {}
+
+// One frame of the stream.
+type StreamFeedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the frame is. A reader ignores a frame that it does not know.
+	//
+	// Types that are valid to be assigned to Frame:
+	//
+	//	*StreamFeedResponse_Batch
+	//	*StreamFeedResponse_Bookmark
+	Frame         isStreamFeedResponse_Frame `protobuf_oneof:"frame"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamFeedResponse) Reset() {
+	*x = StreamFeedResponse{}
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamFeedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamFeedResponse) ProtoMessage() {}
+
+func (x *StreamFeedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamFeedResponse.ProtoReflect.Descriptor instead.
+func (*StreamFeedResponse) Descriptor() ([]byte, []int) {
+	return file_runlane_v1_admin_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *StreamFeedResponse) GetFrame() isStreamFeedResponse_Frame {
+	if x != nil {
+		return x.Frame
+	}
+	return nil
+}
+
+func (x *StreamFeedResponse) GetBatch() *FeedBatch {
+	if x != nil {
+		if x, ok := x.Frame.(*StreamFeedResponse_Batch); ok {
+			return x.Batch
+		}
+	}
+	return nil
+}
+
+func (x *StreamFeedResponse) GetBookmark() *FeedBookmark {
+	if x != nil {
+		if x, ok := x.Frame.(*StreamFeedResponse_Bookmark); ok {
+			return x.Bookmark
+		}
+	}
+	return nil
+}
+
+type isStreamFeedResponse_Frame interface {
+	isStreamFeedResponse_Frame()
+}
+
+type StreamFeedResponse_Batch struct {
+	// Events in order: at most 256 and 1 MiB, or one.
+	Batch *FeedBatch `protobuf:"bytes,1,opt,name=batch,proto3,oneof"`
+}
+
+type StreamFeedResponse_Bookmark struct {
+	// Where the stream is.
+	Bookmark *FeedBookmark `protobuf:"bytes,2,opt,name=bookmark,proto3,oneof"`
+}
+
+func (*StreamFeedResponse_Batch) isStreamFeedResponse_Frame() {}
+
+func (*StreamFeedResponse_Bookmark) isStreamFeedResponse_Frame() {}
+
+// Events in the order of the feed.
+type FeedBatch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The events; each names its session.
+	Events        []*FeedEvent `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FeedBatch) Reset() {
+	*x = FeedBatch{}
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FeedBatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FeedBatch) ProtoMessage() {}
+
+func (x *FeedBatch) ProtoReflect() protoreflect.Message {
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FeedBatch.ProtoReflect.Descriptor instead.
+func (*FeedBatch) Descriptor() ([]byte, []int) {
+	return file_runlane_v1_admin_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *FeedBatch) GetEvents() []*FeedEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+// An event and its place in the feed.
+type FeedEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The event.
+	Event *Event `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
+	// Stands for this event and all before it: keep it with what was made of the event.
+	Cursor        string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FeedEvent) Reset() {
+	*x = FeedEvent{}
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FeedEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FeedEvent) ProtoMessage() {}
+
+func (x *FeedEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FeedEvent.ProtoReflect.Descriptor instead.
+func (*FeedEvent) Descriptor() ([]byte, []int) {
+	return file_runlane_v1_admin_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *FeedEvent) GetEvent() *Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *FeedEvent) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+// Where the stream is. Sent first where the stream starts at the end, when the reader has
+// caught up, every 15 s while idle, and now and then on the way past what it does not want.
+type FeedBookmark struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All events up to here were sent, or are of other types; go on from here.
+	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// Whether this was the end when the bookmark was made.
+	CaughtUp bool `protobuf:"varint,2,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
+	// The server's time.
+	ServerTime    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=server_time,json=serverTime,proto3" json:"server_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FeedBookmark) Reset() {
+	*x = FeedBookmark{}
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FeedBookmark) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FeedBookmark) ProtoMessage() {}
+
+func (x *FeedBookmark) ProtoReflect() protoreflect.Message {
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FeedBookmark.ProtoReflect.Descriptor instead.
+func (*FeedBookmark) Descriptor() ([]byte, []int) {
+	return file_runlane_v1_admin_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *FeedBookmark) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+func (x *FeedBookmark) GetCaughtUp() bool {
+	if x != nil {
+		return x.CaughtUp
+	}
+	return false
+}
+
+func (x *FeedBookmark) GetServerTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ServerTime
+	}
+	return nil
+}
+
 var File_runlane_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_runlane_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1erunlane/v1/admin_service.proto\x12\n" +
-	"runlane.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18runlane/v1/api_key.proto\x1a\x14runlane/v1/run.proto\"T\n" +
+	"runlane.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18runlane/v1/api_key.proto\x1a\x16runlane/v1/event.proto\x1a\x14runlane/v1/run.proto\"T\n" +
 	"\x16ListStalledRunsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1210,7 +1580,29 @@ const file_runlane_v1_admin_service_proto_rawDesc = "" +
 	"\x0elast_poll_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\flastPollTime\x12\x18\n" +
 	"\apolling\x18\x04 \x01(\bR\apolling\x12!\n" +
 	"\fleased_count\x18\x05 \x01(\x05R\vleasedCount\x12\x1a\n" +
-	"\bdraining\x18\x06 \x01(\bR\bdraining2\xc9\x04\n" +
+	"\bdraining\x18\x06 \x01(\bR\bdraining\"\xdb\x01\n" +
+	"\x11StreamFeedRequest\x12#\n" +
+	"\fafter_cursor\x18\x01 \x01(\tH\x00R\vafterCursor\x12\x17\n" +
+	"\x06at_end\x18\x02 \x01(\bH\x00R\x05atEnd\x12\x1b\n" +
+	"\x06follow\x18\x03 \x01(\bH\x01R\x06follow\x88\x01\x01\x12,\n" +
+	"\x05types\x18\x04 \x03(\x0e2\x16.runlane.v1.Event.TypeR\x05types\x12)\n" +
+	"\x10include_messages\x18\x05 \x01(\bR\x0fincludeMessagesB\a\n" +
+	"\x05startB\t\n" +
+	"\a_follow\"\x84\x01\n" +
+	"\x12StreamFeedResponse\x12-\n" +
+	"\x05batch\x18\x01 \x01(\v2\x15.runlane.v1.FeedBatchH\x00R\x05batch\x126\n" +
+	"\bbookmark\x18\x02 \x01(\v2\x18.runlane.v1.FeedBookmarkH\x00R\bbookmarkB\a\n" +
+	"\x05frame\":\n" +
+	"\tFeedBatch\x12-\n" +
+	"\x06events\x18\x01 \x03(\v2\x15.runlane.v1.FeedEventR\x06events\"L\n" +
+	"\tFeedEvent\x12'\n" +
+	"\x05event\x18\x01 \x01(\v2\x11.runlane.v1.EventR\x05event\x12\x16\n" +
+	"\x06cursor\x18\x02 \x01(\tR\x06cursor\"\x80\x01\n" +
+	"\fFeedBookmark\x12\x16\n" +
+	"\x06cursor\x18\x01 \x01(\tR\x06cursor\x12\x1b\n" +
+	"\tcaught_up\x18\x02 \x01(\bR\bcaughtUp\x12;\n" +
+	"\vserver_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"serverTime2\x9d\x05\n" +
 	"\fAdminService\x12_\n" +
 	"\x0fListStalledRuns\x12\".runlane.v1.ListStalledRunsRequest\x1a#.runlane.v1.ListStalledRunsResponse\"\x03\x90\x02\x01\x12H\n" +
 	"\tSettleRun\x12\x1c.runlane.v1.SettleRunRequest\x1a\x1d.runlane.v1.SettleRunResponse\x12H\n" +
@@ -1218,7 +1610,9 @@ const file_runlane_v1_admin_service_proto_rawDesc = "" +
 	"\bListKeys\x12\x1b.runlane.v1.ListKeysRequest\x1a\x1c.runlane.v1.ListKeysResponse\"\x03\x90\x02\x01\x12H\n" +
 	"\tRevokeKey\x12\x1c.runlane.v1.RevokeKeyRequest\x1a\x1d.runlane.v1.RevokeKeyResponse\x12S\n" +
 	"\vGetOverview\x12\x1e.runlane.v1.GetOverviewRequest\x1a\x1f.runlane.v1.GetOverviewResponse\"\x03\x90\x02\x01\x12Y\n" +
-	"\rListExecutors\x12 .runlane.v1.ListExecutorsRequest\x1a!.runlane.v1.ListExecutorsResponse\"\x03\x90\x02\x01B\x9d\x01\n" +
+	"\rListExecutors\x12 .runlane.v1.ListExecutorsRequest\x1a!.runlane.v1.ListExecutorsResponse\"\x03\x90\x02\x01\x12R\n" +
+	"\n" +
+	"StreamFeed\x12\x1d.runlane.v1.StreamFeedRequest\x1a\x1e.runlane.v1.StreamFeedResponse\"\x03\x90\x02\x010\x01B\x9d\x01\n" +
 	"\x0ecom.runlane.v1B\x11AdminServiceProtoP\x01Z/github.com/runlane/runlane/clients/go/runlanev1\xa2\x02\x03RXX\xaa\x02\n" +
 	"Runlane.V1\xca\x02\n" +
 	"Runlane\\V1\xe2\x02\x16Runlane\\V1\\GPBMetadata\xea\x02\vRunlane::V1b\x06proto3"
@@ -1235,7 +1629,7 @@ func file_runlane_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_runlane_v1_admin_service_proto_rawDescData
 }
 
-var file_runlane_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_runlane_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_runlane_v1_admin_service_proto_goTypes = []any{
 	(*ListStalledRunsRequest)(nil),  // 0: runlane.v1.ListStalledRunsRequest
 	(*ListStalledRunsResponse)(nil), // 1: runlane.v1.ListStalledRunsResponse
@@ -1253,46 +1647,61 @@ var file_runlane_v1_admin_service_proto_goTypes = []any{
 	(*ListExecutorsRequest)(nil),    // 13: runlane.v1.ListExecutorsRequest
 	(*ListExecutorsResponse)(nil),   // 14: runlane.v1.ListExecutorsResponse
 	(*ExecutorStatus)(nil),          // 15: runlane.v1.ExecutorStatus
-	(*Run)(nil),                     // 16: runlane.v1.Run
-	(Run_StopReason)(0),             // 17: runlane.v1.Run.StopReason
-	(ApiKey_Scope)(0),               // 18: runlane.v1.ApiKey.Scope
-	(*durationpb.Duration)(nil),     // 19: google.protobuf.Duration
-	(*ApiKey)(nil),                  // 20: runlane.v1.ApiKey
-	(*timestamppb.Timestamp)(nil),   // 21: google.protobuf.Timestamp
+	(*StreamFeedRequest)(nil),       // 16: runlane.v1.StreamFeedRequest
+	(*StreamFeedResponse)(nil),      // 17: runlane.v1.StreamFeedResponse
+	(*FeedBatch)(nil),               // 18: runlane.v1.FeedBatch
+	(*FeedEvent)(nil),               // 19: runlane.v1.FeedEvent
+	(*FeedBookmark)(nil),            // 20: runlane.v1.FeedBookmark
+	(*Run)(nil),                     // 21: runlane.v1.Run
+	(Run_StopReason)(0),             // 22: runlane.v1.Run.StopReason
+	(ApiKey_Scope)(0),               // 23: runlane.v1.ApiKey.Scope
+	(*durationpb.Duration)(nil),     // 24: google.protobuf.Duration
+	(*ApiKey)(nil),                  // 25: runlane.v1.ApiKey
+	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
+	(Event_Type)(0),                 // 27: runlane.v1.Event.Type
+	(*Event)(nil),                   // 28: runlane.v1.Event
 }
 var file_runlane_v1_admin_service_proto_depIdxs = []int32{
-	16, // 0: runlane.v1.ListStalledRunsResponse.runs:type_name -> runlane.v1.Run
-	17, // 1: runlane.v1.SettleRunRequest.stop_reason:type_name -> runlane.v1.Run.StopReason
-	16, // 2: runlane.v1.SettleRunResponse.run:type_name -> runlane.v1.Run
-	18, // 3: runlane.v1.CreateKeyRequest.scopes:type_name -> runlane.v1.ApiKey.Scope
-	19, // 4: runlane.v1.CreateKeyRequest.expire_duration:type_name -> google.protobuf.Duration
-	20, // 5: runlane.v1.CreateKeyResponse.key:type_name -> runlane.v1.ApiKey
-	20, // 6: runlane.v1.ListKeysResponse.keys:type_name -> runlane.v1.ApiKey
-	20, // 7: runlane.v1.RevokeKeyResponse.key:type_name -> runlane.v1.ApiKey
-	19, // 8: runlane.v1.GetOverviewResponse.oldest_queued_duration:type_name -> google.protobuf.Duration
-	21, // 9: runlane.v1.GetOverviewResponse.server_time:type_name -> google.protobuf.Timestamp
+	21, // 0: runlane.v1.ListStalledRunsResponse.runs:type_name -> runlane.v1.Run
+	22, // 1: runlane.v1.SettleRunRequest.stop_reason:type_name -> runlane.v1.Run.StopReason
+	21, // 2: runlane.v1.SettleRunResponse.run:type_name -> runlane.v1.Run
+	23, // 3: runlane.v1.CreateKeyRequest.scopes:type_name -> runlane.v1.ApiKey.Scope
+	24, // 4: runlane.v1.CreateKeyRequest.expire_duration:type_name -> google.protobuf.Duration
+	25, // 5: runlane.v1.CreateKeyResponse.key:type_name -> runlane.v1.ApiKey
+	25, // 6: runlane.v1.ListKeysResponse.keys:type_name -> runlane.v1.ApiKey
+	25, // 7: runlane.v1.RevokeKeyResponse.key:type_name -> runlane.v1.ApiKey
+	24, // 8: runlane.v1.GetOverviewResponse.oldest_queued_duration:type_name -> google.protobuf.Duration
+	26, // 9: runlane.v1.GetOverviewResponse.server_time:type_name -> google.protobuf.Timestamp
 	12, // 10: runlane.v1.GetOverviewResponse.quotas:type_name -> runlane.v1.QuotaUsage
 	15, // 11: runlane.v1.ListExecutorsResponse.executors:type_name -> runlane.v1.ExecutorStatus
-	21, // 12: runlane.v1.ExecutorStatus.last_poll_time:type_name -> google.protobuf.Timestamp
-	0,  // 13: runlane.v1.AdminService.ListStalledRuns:input_type -> runlane.v1.ListStalledRunsRequest
-	2,  // 14: runlane.v1.AdminService.SettleRun:input_type -> runlane.v1.SettleRunRequest
-	4,  // 15: runlane.v1.AdminService.CreateKey:input_type -> runlane.v1.CreateKeyRequest
-	6,  // 16: runlane.v1.AdminService.ListKeys:input_type -> runlane.v1.ListKeysRequest
-	8,  // 17: runlane.v1.AdminService.RevokeKey:input_type -> runlane.v1.RevokeKeyRequest
-	10, // 18: runlane.v1.AdminService.GetOverview:input_type -> runlane.v1.GetOverviewRequest
-	13, // 19: runlane.v1.AdminService.ListExecutors:input_type -> runlane.v1.ListExecutorsRequest
-	1,  // 20: runlane.v1.AdminService.ListStalledRuns:output_type -> runlane.v1.ListStalledRunsResponse
-	3,  // 21: runlane.v1.AdminService.SettleRun:output_type -> runlane.v1.SettleRunResponse
-	5,  // 22: runlane.v1.AdminService.CreateKey:output_type -> runlane.v1.CreateKeyResponse
-	7,  // 23: runlane.v1.AdminService.ListKeys:output_type -> runlane.v1.ListKeysResponse
-	9,  // 24: runlane.v1.AdminService.RevokeKey:output_type -> runlane.v1.RevokeKeyResponse
-	11, // 25: runlane.v1.AdminService.GetOverview:output_type -> runlane.v1.GetOverviewResponse
-	14, // 26: runlane.v1.AdminService.ListExecutors:output_type -> runlane.v1.ListExecutorsResponse
-	20, // [20:27] is the sub-list for method output_type
-	13, // [13:20] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	26, // 12: runlane.v1.ExecutorStatus.last_poll_time:type_name -> google.protobuf.Timestamp
+	27, // 13: runlane.v1.StreamFeedRequest.types:type_name -> runlane.v1.Event.Type
+	18, // 14: runlane.v1.StreamFeedResponse.batch:type_name -> runlane.v1.FeedBatch
+	20, // 15: runlane.v1.StreamFeedResponse.bookmark:type_name -> runlane.v1.FeedBookmark
+	19, // 16: runlane.v1.FeedBatch.events:type_name -> runlane.v1.FeedEvent
+	28, // 17: runlane.v1.FeedEvent.event:type_name -> runlane.v1.Event
+	26, // 18: runlane.v1.FeedBookmark.server_time:type_name -> google.protobuf.Timestamp
+	0,  // 19: runlane.v1.AdminService.ListStalledRuns:input_type -> runlane.v1.ListStalledRunsRequest
+	2,  // 20: runlane.v1.AdminService.SettleRun:input_type -> runlane.v1.SettleRunRequest
+	4,  // 21: runlane.v1.AdminService.CreateKey:input_type -> runlane.v1.CreateKeyRequest
+	6,  // 22: runlane.v1.AdminService.ListKeys:input_type -> runlane.v1.ListKeysRequest
+	8,  // 23: runlane.v1.AdminService.RevokeKey:input_type -> runlane.v1.RevokeKeyRequest
+	10, // 24: runlane.v1.AdminService.GetOverview:input_type -> runlane.v1.GetOverviewRequest
+	13, // 25: runlane.v1.AdminService.ListExecutors:input_type -> runlane.v1.ListExecutorsRequest
+	16, // 26: runlane.v1.AdminService.StreamFeed:input_type -> runlane.v1.StreamFeedRequest
+	1,  // 27: runlane.v1.AdminService.ListStalledRuns:output_type -> runlane.v1.ListStalledRunsResponse
+	3,  // 28: runlane.v1.AdminService.SettleRun:output_type -> runlane.v1.SettleRunResponse
+	5,  // 29: runlane.v1.AdminService.CreateKey:output_type -> runlane.v1.CreateKeyResponse
+	7,  // 30: runlane.v1.AdminService.ListKeys:output_type -> runlane.v1.ListKeysResponse
+	9,  // 31: runlane.v1.AdminService.RevokeKey:output_type -> runlane.v1.RevokeKeyResponse
+	11, // 32: runlane.v1.AdminService.GetOverview:output_type -> runlane.v1.GetOverviewResponse
+	14, // 33: runlane.v1.AdminService.ListExecutors:output_type -> runlane.v1.ListExecutorsResponse
+	17, // 34: runlane.v1.AdminService.StreamFeed:output_type -> runlane.v1.StreamFeedResponse
+	27, // [27:35] is the sub-list for method output_type
+	19, // [19:27] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_runlane_v1_admin_service_proto_init() }
@@ -1301,14 +1710,23 @@ func file_runlane_v1_admin_service_proto_init() {
 		return
 	}
 	file_runlane_v1_api_key_proto_init()
+	file_runlane_v1_event_proto_init()
 	file_runlane_v1_run_proto_init()
+	file_runlane_v1_admin_service_proto_msgTypes[16].OneofWrappers = []any{
+		(*StreamFeedRequest_AfterCursor)(nil),
+		(*StreamFeedRequest_AtEnd)(nil),
+	}
+	file_runlane_v1_admin_service_proto_msgTypes[17].OneofWrappers = []any{
+		(*StreamFeedResponse_Batch)(nil),
+		(*StreamFeedResponse_Bookmark)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runlane_v1_admin_service_proto_rawDesc), len(file_runlane_v1_admin_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

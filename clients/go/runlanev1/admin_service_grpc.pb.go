@@ -26,6 +26,7 @@ const (
 	AdminService_RevokeKey_FullMethodName       = "/runlane.v1.AdminService/RevokeKey"
 	AdminService_GetOverview_FullMethodName     = "/runlane.v1.AdminService/GetOverview"
 	AdminService_ListExecutors_FullMethodName   = "/runlane.v1.AdminService/ListExecutors"
+	AdminService_StreamFeed_FullMethodName      = "/runlane.v1.AdminService/StreamFeed"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -55,6 +56,16 @@ type AdminServiceClient interface {
 	// Lists the executors that poll or did within the last hour, and those that have
 	// activations, by id.
 	ListExecutors(ctx context.Context, in *ListExecutorsRequest, opts ...grpc.CallOption) (*ListExecutorsResponse, error)
+	// Streams the events of all sessions of the namespace, for those who index, bill or audit.
+	// One order over all of them, in which each session's are by sequence. Who goes on from a
+	// cursor gets each event that was committed after it once, also one whose transaction ended
+	// late. Of a deleted session whose rest was removed, only the events of the transaction
+	// that deleted it are left, session.deleted among them: who was behind sees those alone,
+	// without a gap being told. Ends OK with `follow` false alone; at a drain, an age, a restart
+	// with UNAVAILABLE: go on from the newest cursor. Fails with STREAM_LIMIT, and with
+	// PAGE_TOKEN_INVALID or PAGE_TOKEN_MISMATCH for a cursor that is none, or is of another
+	// namespace, of another store, or of this one before it was restored.
+	StreamFeed(ctx context.Context, in *StreamFeedRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StreamFeedResponse], error)
 }
 
 type adminServiceClient struct {
@@ -135,6 +146,25 @@ func (c *adminServiceClient) ListExecutors(ctx context.Context, in *ListExecutor
 	return out, nil
 }
 
+func (c *adminServiceClient) StreamFeed(ctx context.Context, in *StreamFeedRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StreamFeedResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_StreamFeed_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[StreamFeedRequest, StreamFeedResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_StreamFeedClient = grpc.ServerStreamingClient[StreamFeedResponse]
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -162,6 +192,16 @@ type AdminServiceServer interface {
 	// Lists the executors that poll or did within the last hour, and those that have
 	// activations, by id.
 	ListExecutors(context.Context, *ListExecutorsRequest) (*ListExecutorsResponse, error)
+	// Streams the events of all sessions of the namespace, for those who index, bill or audit.
+	// One order over all of them, in which each session's are by sequence. Who goes on from a
+	// cursor gets each event that was committed after it once, also one whose transaction ended
+	// late. Of a deleted session whose rest was removed, only the events of the transaction
+	// that deleted it are left, session.deleted among them: who was behind sees those alone,
+	// without a gap being told. Ends OK with `follow` false alone; at a drain, an age, a restart
+	// with UNAVAILABLE: go on from the newest cursor. Fails with STREAM_LIMIT, and with
+	// PAGE_TOKEN_INVALID or PAGE_TOKEN_MISMATCH for a cursor that is none, or is of another
+	// namespace, of another store, or of this one before it was restored.
+	StreamFeed(*StreamFeedRequest, grpc.ServerStreamingServer[StreamFeedResponse]) error
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -192,6 +232,9 @@ func (UnimplementedAdminServiceServer) GetOverview(context.Context, *GetOverview
 }
 func (UnimplementedAdminServiceServer) ListExecutors(context.Context, *ListExecutorsRequest) (*ListExecutorsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListExecutors not implemented")
+}
+func (UnimplementedAdminServiceServer) StreamFeed(*StreamFeedRequest, grpc.ServerStreamingServer[StreamFeedResponse]) error {
+	return status.Error(codes.Unimplemented, "method StreamFeed not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -340,6 +383,17 @@ func _AdminService_ListExecutors_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_StreamFeed_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(StreamFeedRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).StreamFeed(m, &grpc.GenericServerStream[StreamFeedRequest, StreamFeedResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_StreamFeedServer = grpc.ServerStreamingServer[StreamFeedResponse]
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -376,6 +430,12 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AdminService_ListExecutors_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "StreamFeed",
+			Handler:       _AdminService_StreamFeed_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "runlane/v1/admin_service.proto",
 }

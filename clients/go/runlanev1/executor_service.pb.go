@@ -338,7 +338,10 @@ type LeasedActivation struct {
 	// What the model is to see, where it fits context_bytes_max.
 	Context *ModelContext `protobuf:"bytes,8,opt,name=context,proto3" json:"context,omitempty"`
 	// What the server asks of the executor.
-	Control       *ActivationControl `protobuf:"bytes,9,opt,name=control,proto3" json:"control,omitempty"`
+	Control *ActivationControl `protobuf:"bytes,9,opt,name=control,proto3" json:"control,omitempty"`
+	// The trace that the work belongs to, as a W3C traceparent: that of the call that gave the run
+	// its input, or started it as a child run. Empty: that call was in none.
+	Traceparent   string `protobuf:"bytes,10,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -427,6 +430,13 @@ func (x *LeasedActivation) GetControl() *ActivationControl {
 		return x.Control
 	}
 	return nil
+}
+
+func (x *LeasedActivation) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
 }
 
 // What the model is to see.
@@ -2893,7 +2903,7 @@ const file_runlane_v1_executor_service_proto_rawDesc = "" +
 	"\n" +
 	"fence_lost\x18\r \x01(\bR\tfenceLost\x12\x1a\n" +
 	"\bsequence\x18\x0e \x01(\x03R\bsequence\x12\x1a\n" +
-	"\breplayed\x18\x0f \x01(\bR\breplayed\"\xa4\x03\n" +
+	"\breplayed\x18\x0f \x01(\bR\breplayed\"\xc6\x03\n" +
 	"\x10LeasedActivation\x12'\n" +
 	"\x05fence\x18\x01 \x01(\v2\x11.runlane.v1.FenceR\x05fence\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.runlane.v1.Activation.KindR\x04kind\x12!\n" +
@@ -2903,7 +2913,9 @@ const file_runlane_v1_executor_service_proto_rawDesc = "" +
 	"tool_calls\x18\x05 \x03(\v2\x14.runlane.v1.ToolCallR\ttoolCalls\x12L\n" +
 	"\x15answered_interactions\x18\x06 \x03(\v2\x17.runlane.v1.InteractionR\x14answeredInteractions\x122\n" +
 	"\acontext\x18\b \x01(\v2\x18.runlane.v1.ModelContextR\acontext\x127\n" +
-	"\acontrol\x18\t \x01(\v2\x1d.runlane.v1.ActivationControlR\acontrol\"n\n" +
+	"\acontrol\x18\t \x01(\v2\x1d.runlane.v1.ActivationControlR\acontrol\x12 \n" +
+	"\vtraceparent\x18\n" +
+	" \x01(\tR\vtraceparent\"n\n" +
 	"\fModelContext\x12/\n" +
 	"\bmessages\x18\x01 \x03(\v2\x13.runlane.v1.MessageR\bmessages\x12-\n" +
 	"\asummary\x18\x02 \x01(\v2\x13.runlane.v1.SummaryR\asummary\"\xd7\x04\n" +

@@ -8,6 +8,8 @@ import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { ApiKey, ApiKey_Scope } from "./api_key_pb.js";
 import { file_runlane_v1_api_key } from "./api_key_pb.js";
+import type { Event, Event_Type } from "./event_pb.js";
+import { file_runlane_v1_event } from "./event_pb.js";
 import type { Run, Run_StopReason } from "./run_pb.js";
 import { file_runlane_v1_run } from "./run_pb.js";
 import type { Message } from "@bufbuild/protobuf";
@@ -16,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file runlane/v1/admin_service.proto.
  */
 export const file_runlane_v1_admin_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch5ydW5sYW5lL3YxL2FkbWluX3NlcnZpY2UucHJvdG8SCnJ1bmxhbmUudjEiPwoWTGlzdFN0YWxsZWRSdW5zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCSJRChdMaXN0U3RhbGxlZFJ1bnNSZXNwb25zZRIdCgRydW5zGAEgAygLMg8ucnVubGFuZS52MS5SdW4SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIncKEFNldHRsZVJ1blJlcXVlc3QSDgoGcnVuX2lkGAEgASgJEi8KC3N0b3BfcmVhc29uGAIgASgOMhoucnVubGFuZS52MS5SdW4uU3RvcFJlYXNvbhIOCgZyZWFzb24YAyABKAkSEgoKcmVxdWVzdF9pZBgPIAEoCSJVChFTZXR0bGVSdW5SZXNwb25zZRIcCgNydW4YASABKAsyDy5ydW5sYW5lLnYxLlJ1bhIQCghzZXF1ZW5jZRgOIAEoAxIQCghyZXBsYXllZBgPIAEoCCKlAQoQQ3JlYXRlS2V5UmVxdWVzdBIMCgRuYW1lGAEgASgJEhEKCW5hbWVzcGFjZRgCIAEoCRIoCgZzY29wZXMYAyADKA4yGC5ydW5sYW5lLnYxLkFwaUtleS5TY29wZRIyCg9leHBpcmVfZHVyYXRpb24YBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKcmVxdWVzdF9pZBgPIAEoCSJbChFDcmVhdGVLZXlSZXNwb25zZRIfCgNrZXkYASABKAsyEi5ydW5sYW5lLnYxLkFwaUtleRITCgZzZWNyZXQYAiABKAlCA4ABARIQCghyZXBsYXllZBgPIAEoCCJPCg9MaXN0S2V5c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkSFQoNaW5jbHVkZV9lbmRlZBgDIAEoCCJNChBMaXN0S2V5c1Jlc3BvbnNlEiAKBGtleXMYASADKAsyEi5ydW5sYW5lLnYxLkFwaUtleRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiIgoQUmV2b2tlS2V5UmVxdWVzdBIOCgZrZXlfaWQYASABKAkiNAoRUmV2b2tlS2V5UmVzcG9uc2USHwoDa2V5GAEgASgLMhIucnVubGFuZS52MS5BcGlLZXkiFAoSR2V0T3ZlcnZpZXdSZXF1ZXN0IqcEChNHZXRPdmVydmlld1Jlc3BvbnNlEhoKEm9wZW5fc2Vzc2lvbl9jb3VudBgBIAEoBRIcChRjbG9zZWRfc2Vzc2lvbl9jb3VudBgCIAEoBRIVCg1tb3JlX3Nlc3Npb25zGAMgASgIEhgKEGFjdGl2ZV9ydW5fY291bnQYBCABKAUSGQoRd2FpdGluZ19ydW5fY291bnQYBSABKAUSGAoQcGF1c2VkX3J1bl9jb3VudBgGIAEoBRIZChFzdGFsbGVkX3J1bl9jb3VudBgHIAEoBRIeChZvcGVuX2ludGVyYWN0aW9uX2NvdW50GAggASgFEh8KF3F1ZXVlZF9hY3RpdmF0aW9uX2NvdW50GAkgASgFEjkKFm9sZGVzdF9xdWV1ZWRfZHVyYXRpb24YCiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SHwoXbGVhc2VkX2FjdGl2YXRpb25fY291bnQYCyABKAUSFgoOZXhlY3V0b3JfY291bnQYDCABKAUSFAoMc3RyZWFtX2NvdW50GA0gASgFEhgKEHN0b3JlX3NpemVfYnl0ZXMYDiABKAMSFwoPc3RvcmVfYXZhaWxhYmxlGA8gASgIEi8KC3NlcnZlcl90aW1lGBAgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBImCgZxdW90YXMYESADKAsyFi5ydW5sYW5lLnYxLlF1b3RhVXNhZ2UiOAoKUXVvdGFVc2FnZRINCgVxdW90YRgBIAEoCRIMCgR1c2VkGAIgASgDEg0KBWxpbWl0GAMgASgDIj0KFExpc3RFeGVjdXRvcnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIl8KFUxpc3RFeGVjdXRvcnNSZXNwb25zZRItCglleGVjdXRvcnMYASADKAsyGi5ydW5sYW5lLnYxLkV4ZWN1dG9yU3RhdHVzEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKiAQoORXhlY3V0b3JTdGF0dXMSEwoLZXhlY3V0b3JfaWQYASABKAkSDgoGYWdlbnRzGAIgAygJEjIKDmxhc3RfcG9sbF90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIPCgdwb2xsaW5nGAQgASgIEhQKDGxlYXNlZF9jb3VudBgFIAEoBRIQCghkcmFpbmluZxgGIAEoCDLJBAoMQWRtaW5TZXJ2aWNlEl8KD0xpc3RTdGFsbGVkUnVucxIiLnJ1bmxhbmUudjEuTGlzdFN0YWxsZWRSdW5zUmVxdWVzdBojLnJ1bmxhbmUudjEuTGlzdFN0YWxsZWRSdW5zUmVzcG9uc2UiA5ACARJICglTZXR0bGVSdW4SHC5ydW5sYW5lLnYxLlNldHRsZVJ1blJlcXVlc3QaHS5ydW5sYW5lLnYxLlNldHRsZVJ1blJlc3BvbnNlEkgKCUNyZWF0ZUtleRIcLnJ1bmxhbmUudjEuQ3JlYXRlS2V5UmVxdWVzdBodLnJ1bmxhbmUudjEuQ3JlYXRlS2V5UmVzcG9uc2USSgoITGlzdEtleXMSGy5ydW5sYW5lLnYxLkxpc3RLZXlzUmVxdWVzdBocLnJ1bmxhbmUudjEuTGlzdEtleXNSZXNwb25zZSIDkAIBEkgKCVJldm9rZUtleRIcLnJ1bmxhbmUudjEuUmV2b2tlS2V5UmVxdWVzdBodLnJ1bmxhbmUudjEuUmV2b2tlS2V5UmVzcG9uc2USUwoLR2V0T3ZlcnZpZXcSHi5ydW5sYW5lLnYxLkdldE92ZXJ2aWV3UmVxdWVzdBofLnJ1bmxhbmUudjEuR2V0T3ZlcnZpZXdSZXNwb25zZSIDkAIBElkKDUxpc3RFeGVjdXRvcnMSIC5ydW5sYW5lLnYxLkxpc3RFeGVjdXRvcnNSZXF1ZXN0GiEucnVubGFuZS52MS5MaXN0RXhlY3V0b3JzUmVzcG9uc2UiA5ACAWIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_runlane_v1_api_key, file_runlane_v1_run]);
+  fileDesc("Ch5ydW5sYW5lL3YxL2FkbWluX3NlcnZpY2UucHJvdG8SCnJ1bmxhbmUudjEiPwoWTGlzdFN0YWxsZWRSdW5zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCSJRChdMaXN0U3RhbGxlZFJ1bnNSZXNwb25zZRIdCgRydW5zGAEgAygLMg8ucnVubGFuZS52MS5SdW4SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIncKEFNldHRsZVJ1blJlcXVlc3QSDgoGcnVuX2lkGAEgASgJEi8KC3N0b3BfcmVhc29uGAIgASgOMhoucnVubGFuZS52MS5SdW4uU3RvcFJlYXNvbhIOCgZyZWFzb24YAyABKAkSEgoKcmVxdWVzdF9pZBgPIAEoCSJVChFTZXR0bGVSdW5SZXNwb25zZRIcCgNydW4YASABKAsyDy5ydW5sYW5lLnYxLlJ1bhIQCghzZXF1ZW5jZRgOIAEoAxIQCghyZXBsYXllZBgPIAEoCCKlAQoQQ3JlYXRlS2V5UmVxdWVzdBIMCgRuYW1lGAEgASgJEhEKCW5hbWVzcGFjZRgCIAEoCRIoCgZzY29wZXMYAyADKA4yGC5ydW5sYW5lLnYxLkFwaUtleS5TY29wZRIyCg9leHBpcmVfZHVyYXRpb24YBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKcmVxdWVzdF9pZBgPIAEoCSJbChFDcmVhdGVLZXlSZXNwb25zZRIfCgNrZXkYASABKAsyEi5ydW5sYW5lLnYxLkFwaUtleRITCgZzZWNyZXQYAiABKAlCA4ABARIQCghyZXBsYXllZBgPIAEoCCJPCg9MaXN0S2V5c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkSFQoNaW5jbHVkZV9lbmRlZBgDIAEoCCJNChBMaXN0S2V5c1Jlc3BvbnNlEiAKBGtleXMYASADKAsyEi5ydW5sYW5lLnYxLkFwaUtleRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiIgoQUmV2b2tlS2V5UmVxdWVzdBIOCgZrZXlfaWQYASABKAkiNAoRUmV2b2tlS2V5UmVzcG9uc2USHwoDa2V5GAEgASgLMhIucnVubGFuZS52MS5BcGlLZXkiFAoSR2V0T3ZlcnZpZXdSZXF1ZXN0IqcEChNHZXRPdmVydmlld1Jlc3BvbnNlEhoKEm9wZW5fc2Vzc2lvbl9jb3VudBgBIAEoBRIcChRjbG9zZWRfc2Vzc2lvbl9jb3VudBgCIAEoBRIVCg1tb3JlX3Nlc3Npb25zGAMgASgIEhgKEGFjdGl2ZV9ydW5fY291bnQYBCABKAUSGQoRd2FpdGluZ19ydW5fY291bnQYBSABKAUSGAoQcGF1c2VkX3J1bl9jb3VudBgGIAEoBRIZChFzdGFsbGVkX3J1bl9jb3VudBgHIAEoBRIeChZvcGVuX2ludGVyYWN0aW9uX2NvdW50GAggASgFEh8KF3F1ZXVlZF9hY3RpdmF0aW9uX2NvdW50GAkgASgFEjkKFm9sZGVzdF9xdWV1ZWRfZHVyYXRpb24YCiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SHwoXbGVhc2VkX2FjdGl2YXRpb25fY291bnQYCyABKAUSFgoOZXhlY3V0b3JfY291bnQYDCABKAUSFAoMc3RyZWFtX2NvdW50GA0gASgFEhgKEHN0b3JlX3NpemVfYnl0ZXMYDiABKAMSFwoPc3RvcmVfYXZhaWxhYmxlGA8gASgIEi8KC3NlcnZlcl90aW1lGBAgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBImCgZxdW90YXMYESADKAsyFi5ydW5sYW5lLnYxLlF1b3RhVXNhZ2UiOAoKUXVvdGFVc2FnZRINCgVxdW90YRgBIAEoCRIMCgR1c2VkGAIgASgDEg0KBWxpbWl0GAMgASgDIj0KFExpc3RFeGVjdXRvcnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIl8KFUxpc3RFeGVjdXRvcnNSZXNwb25zZRItCglleGVjdXRvcnMYASADKAsyGi5ydW5sYW5lLnYxLkV4ZWN1dG9yU3RhdHVzEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKiAQoORXhlY3V0b3JTdGF0dXMSEwoLZXhlY3V0b3JfaWQYASABKAkSDgoGYWdlbnRzGAIgAygJEjIKDmxhc3RfcG9sbF90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIPCgdwb2xsaW5nGAQgASgIEhQKDGxlYXNlZF9jb3VudBgFIAEoBRIQCghkcmFpbmluZxgGIAEoCCKnAQoRU3RyZWFtRmVlZFJlcXVlc3QSFgoMYWZ0ZXJfY3Vyc29yGAEgASgJSAASEAoGYXRfZW5kGAIgASgISAASEwoGZm9sbG93GAMgASgISAGIAQESJQoFdHlwZXMYBCADKA4yFi5ydW5sYW5lLnYxLkV2ZW50LlR5cGUSGAoQaW5jbHVkZV9tZXNzYWdlcxgFIAEoCEIHCgVzdGFydEIJCgdfZm9sbG93InMKElN0cmVhbUZlZWRSZXNwb25zZRImCgViYXRjaBgBIAEoCzIVLnJ1bmxhbmUudjEuRmVlZEJhdGNoSAASLAoIYm9va21hcmsYAiABKAsyGC5ydW5sYW5lLnYxLkZlZWRCb29rbWFya0gAQgcKBWZyYW1lIjIKCUZlZWRCYXRjaBIlCgZldmVudHMYASADKAsyFS5ydW5sYW5lLnYxLkZlZWRFdmVudCI9CglGZWVkRXZlbnQSIAoFZXZlbnQYASABKAsyES5ydW5sYW5lLnYxLkV2ZW50Eg4KBmN1cnNvchgCIAEoCSJiCgxGZWVkQm9va21hcmsSDgoGY3Vyc29yGAEgASgJEhEKCWNhdWdodF91cBgCIAEoCBIvCgtzZXJ2ZXJfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAynQUKDEFkbWluU2VydmljZRJfCg9MaXN0U3RhbGxlZFJ1bnMSIi5ydW5sYW5lLnYxLkxpc3RTdGFsbGVkUnVuc1JlcXVlc3QaIy5ydW5sYW5lLnYxLkxpc3RTdGFsbGVkUnVuc1Jlc3BvbnNlIgOQAgESSAoJU2V0dGxlUnVuEhwucnVubGFuZS52MS5TZXR0bGVSdW5SZXF1ZXN0Gh0ucnVubGFuZS52MS5TZXR0bGVSdW5SZXNwb25zZRJICglDcmVhdGVLZXkSHC5ydW5sYW5lLnYxLkNyZWF0ZUtleVJlcXVlc3QaHS5ydW5sYW5lLnYxLkNyZWF0ZUtleVJlc3BvbnNlEkoKCExpc3RLZXlzEhsucnVubGFuZS52MS5MaXN0S2V5c1JlcXVlc3QaHC5ydW5sYW5lLnYxLkxpc3RLZXlzUmVzcG9uc2UiA5ACARJICglSZXZva2VLZXkSHC5ydW5sYW5lLnYxLlJldm9rZUtleVJlcXVlc3QaHS5ydW5sYW5lLnYxLlJldm9rZUtleVJlc3BvbnNlElMKC0dldE92ZXJ2aWV3Eh4ucnVubGFuZS52MS5HZXRPdmVydmlld1JlcXVlc3QaHy5ydW5sYW5lLnYxLkdldE92ZXJ2aWV3UmVzcG9uc2UiA5ACARJZCg1MaXN0RXhlY3V0b3JzEiAucnVubGFuZS52MS5MaXN0RXhlY3V0b3JzUmVxdWVzdBohLnJ1bmxhbmUudjEuTGlzdEV4ZWN1dG9yc1Jlc3BvbnNlIgOQAgESUgoKU3RyZWFtRmVlZBIdLnJ1bmxhbmUudjEuU3RyZWFtRmVlZFJlcXVlc3QaHi5ydW5sYW5lLnYxLlN0cmVhbUZlZWRSZXNwb25zZSIDkAIBMAFiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_runlane_v1_api_key, file_runlane_v1_event, file_runlane_v1_run]);
 
 /**
  * Request of ListStalledRuns.
@@ -640,6 +642,189 @@ export const ExecutorStatusSchema: GenMessage<ExecutorStatus> = /*@__PURE__*/
   messageDesc(file_runlane_v1_admin_service, 15);
 
 /**
+ * Request of StreamFeed.
+ *
+ * @generated from message runlane.v1.StreamFeedRequest
+ */
+export type StreamFeedRequest = Message<"runlane.v1.StreamFeedRequest"> & {
+  /**
+   * Where to start; unset: at the first event that is kept.
+   *
+   * @generated from oneof runlane.v1.StreamFeedRequest.start
+   */
+  start: {
+    /**
+     * After what this cursor stands for; empty: at the first event that is kept. A cursor may
+     * be kept for ever.
+     *
+     * @generated from field: string after_cursor = 1;
+     */
+    value: string;
+    case: "afterCursor";
+  } | {
+    /**
+     * With what is committed from now on. The first frame is a bookmark.
+     *
+     * @generated from field: bool at_end = 2;
+     */
+    value: boolean;
+    case: "atEnd";
+  } | { case: undefined; value?: undefined };
+
+  /**
+   * Whether to go on with what comes. Default: true. Else the stream ends once it has come to
+   * what was the end when it began.
+   *
+   * @generated from field: optional bool follow = 3;
+   */
+  follow?: boolean | undefined;
+
+  /**
+   * Only events of these types; at most 64. The cursor goes on over all others.
+   *
+   * @generated from field: repeated runlane.v1.Event.Type types = 4;
+   */
+  types: Event_Type[];
+
+  /**
+   * Put the messages into their message.appended events. That of a session which is deleted
+   * meanwhile is left out.
+   *
+   * @generated from field: bool include_messages = 5;
+   */
+  includeMessages: boolean;
+};
+
+/**
+ * Describes the message runlane.v1.StreamFeedRequest.
+ * Use `create(StreamFeedRequestSchema)` to create a new message.
+ */
+export const StreamFeedRequestSchema: GenMessage<StreamFeedRequest> = /*@__PURE__*/
+  messageDesc(file_runlane_v1_admin_service, 16);
+
+/**
+ * One frame of the stream.
+ *
+ * @generated from message runlane.v1.StreamFeedResponse
+ */
+export type StreamFeedResponse = Message<"runlane.v1.StreamFeedResponse"> & {
+  /**
+   * What the frame is. A reader ignores a frame that it does not know.
+   *
+   * @generated from oneof runlane.v1.StreamFeedResponse.frame
+   */
+  frame: {
+    /**
+     * Events in order: at most 256 and 1 MiB, or one.
+     *
+     * @generated from field: runlane.v1.FeedBatch batch = 1;
+     */
+    value: FeedBatch;
+    case: "batch";
+  } | {
+    /**
+     * Where the stream is.
+     *
+     * @generated from field: runlane.v1.FeedBookmark bookmark = 2;
+     */
+    value: FeedBookmark;
+    case: "bookmark";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message runlane.v1.StreamFeedResponse.
+ * Use `create(StreamFeedResponseSchema)` to create a new message.
+ */
+export const StreamFeedResponseSchema: GenMessage<StreamFeedResponse> = /*@__PURE__*/
+  messageDesc(file_runlane_v1_admin_service, 17);
+
+/**
+ * Events in the order of the feed.
+ *
+ * @generated from message runlane.v1.FeedBatch
+ */
+export type FeedBatch = Message<"runlane.v1.FeedBatch"> & {
+  /**
+   * The events; each names its session.
+   *
+   * @generated from field: repeated runlane.v1.FeedEvent events = 1;
+   */
+  events: FeedEvent[];
+};
+
+/**
+ * Describes the message runlane.v1.FeedBatch.
+ * Use `create(FeedBatchSchema)` to create a new message.
+ */
+export const FeedBatchSchema: GenMessage<FeedBatch> = /*@__PURE__*/
+  messageDesc(file_runlane_v1_admin_service, 18);
+
+/**
+ * An event and its place in the feed.
+ *
+ * @generated from message runlane.v1.FeedEvent
+ */
+export type FeedEvent = Message<"runlane.v1.FeedEvent"> & {
+  /**
+   * The event.
+   *
+   * @generated from field: runlane.v1.Event event = 1;
+   */
+  event?: Event | undefined;
+
+  /**
+   * Stands for this event and all before it: keep it with what was made of the event.
+   *
+   * @generated from field: string cursor = 2;
+   */
+  cursor: string;
+};
+
+/**
+ * Describes the message runlane.v1.FeedEvent.
+ * Use `create(FeedEventSchema)` to create a new message.
+ */
+export const FeedEventSchema: GenMessage<FeedEvent> = /*@__PURE__*/
+  messageDesc(file_runlane_v1_admin_service, 19);
+
+/**
+ * Where the stream is. Sent first where the stream starts at the end, when the reader has
+ * caught up, every 15 s while idle, and now and then on the way past what it does not want.
+ *
+ * @generated from message runlane.v1.FeedBookmark
+ */
+export type FeedBookmark = Message<"runlane.v1.FeedBookmark"> & {
+  /**
+   * All events up to here were sent, or are of other types; go on from here.
+   *
+   * @generated from field: string cursor = 1;
+   */
+  cursor: string;
+
+  /**
+   * Whether this was the end when the bookmark was made.
+   *
+   * @generated from field: bool caught_up = 2;
+   */
+  caughtUp: boolean;
+
+  /**
+   * The server's time.
+   *
+   * @generated from field: google.protobuf.Timestamp server_time = 3;
+   */
+  serverTime?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message runlane.v1.FeedBookmark.
+ * Use `create(FeedBookmarkSchema)` to create a new message.
+ */
+export const FeedBookmarkSchema: GenMessage<FeedBookmark> = /*@__PURE__*/
+  messageDesc(file_runlane_v1_admin_service, 20);
+
+/**
  * What operators need.
  *
  * @generated from service runlane.v1.AdminService
@@ -721,6 +906,24 @@ export const AdminService: GenService<{
     methodKind: "unary";
     input: typeof ListExecutorsRequestSchema;
     output: typeof ListExecutorsResponseSchema;
+  },
+  /**
+   * Streams the events of all sessions of the namespace, for those who index, bill or audit.
+   * One order over all of them, in which each session's are by sequence. Who goes on from a
+   * cursor gets each event that was committed after it once, also one whose transaction ended
+   * late. Of a deleted session whose rest was removed, only the events of the transaction
+   * that deleted it are left, session.deleted among them: who was behind sees those alone,
+   * without a gap being told. Ends OK with `follow` false alone; at a drain, an age, a restart
+   * with UNAVAILABLE: go on from the newest cursor. Fails with STREAM_LIMIT, and with
+   * PAGE_TOKEN_INVALID or PAGE_TOKEN_MISMATCH for a cursor that is none, or is of another
+   * namespace, of another store, or of this one before it was restored.
+   *
+   * @generated from rpc runlane.v1.AdminService.StreamFeed
+   */
+  streamFeed: {
+    methodKind: "server_streaming";
+    input: typeof StreamFeedRequestSchema;
+    output: typeof StreamFeedResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_runlane_v1_admin_service, 0);

@@ -13,6 +13,28 @@ export type ToolErrorPolicy =
   | "unknown";
 
 /**
+ * Something a client may ask of a session. `allowed_commands` lists those that
+ * the next call would neither refuse nor answer with "unchanged".
+ */
+export type Command =
+  | "start"
+  | "auto"
+  | "queue"
+  | "steer"
+  | "follow_up"
+  | "replace"
+  | "interrupt"
+  | "withdraw"
+  | "close"
+  | "reopen"
+  | "delete"
+  | "pause"
+  | "unpause"
+  | "restore"
+  | "answer"
+  | "unknown";
+
+/**
  * Reasons of google.rpc.ErrorInfo, domain `runlane.dev`, in every error that
  * the service itself gives; there without the prefix ERROR_REASON_. An error
  * without ErrorInfo came from the transport. Each comment names the code and
@@ -69,28 +91,6 @@ export type ErrorReason =
   | "internal_error"
   | "unknown";
 
-/**
- * Something a client may ask of a session. `allowed_commands` lists those that
- * the next call would neither refuse nor answer with "unchanged".
- */
-export type Command =
-  | "start"
-  | "auto"
-  | "queue"
-  | "steer"
-  | "follow_up"
-  | "replace"
-  | "interrupt"
-  | "withdraw"
-  | "close"
-  | "reopen"
-  | "delete"
-  | "pause"
-  | "unpause"
-  | "restore"
-  | "answer"
-  | "unknown";
-
 /** What became of a request to pause or unpause. */
 export type PauseReceipt =
   | "requested"
@@ -106,6 +106,58 @@ export type ApiKeyScope =
   | "answer"
   | "execute"
   | "admin"
+  | "unknown";
+
+/** Whether it waits for an answer. */
+export type InteractionState =
+  | "open"
+  | "answered"
+  | "closed"
+  | "unknown";
+
+/** Why it ended without an answer. */
+export type InteractionCloseReason =
+  | "run_ended"
+  | "expired"
+  | "unknown";
+
+/** The verdicts that there are. */
+export type DecisionVerdict =
+  | "approve"
+  | "reject"
+  | "unknown";
+
+/** Whose turn the message is. */
+export type MessageRole =
+  | "user"
+  | "assistant"
+  | "tool"
+  | "unknown";
+
+/** How the message came to be. */
+export type MessageAuthor =
+  | "input"
+  | "steer"
+  | "model"
+  | "tool"
+  | "closer"
+  | "unknown";
+
+/** What the bytes are for. */
+export type MediaKind =
+  | "image"
+  | "audio"
+  | "video"
+  | "file"
+  | "unknown";
+
+/** The outcomes that there are. */
+export type ToolResultOutcome =
+  | "ok"
+  | "error"
+  | "rejected"
+  | "cancelled"
+  | "unknown"
   | "unknown";
 
 /** Whether the run lives. */
@@ -163,58 +215,6 @@ export type ActivationState =
   | "queued"
   | "leased"
   | "abandoned"
-  | "unknown";
-
-/** Whether it waits for an answer. */
-export type InteractionState =
-  | "open"
-  | "answered"
-  | "closed"
-  | "unknown";
-
-/** Why it ended without an answer. */
-export type InteractionCloseReason =
-  | "run_ended"
-  | "expired"
-  | "unknown";
-
-/** The verdicts that there are. */
-export type DecisionVerdict =
-  | "approve"
-  | "reject"
-  | "unknown";
-
-/** Whose turn the message is. */
-export type MessageRole =
-  | "user"
-  | "assistant"
-  | "tool"
-  | "unknown";
-
-/** How the message came to be. */
-export type MessageAuthor =
-  | "input"
-  | "steer"
-  | "model"
-  | "tool"
-  | "closer"
-  | "unknown";
-
-/** What the bytes are for. */
-export type MediaKind =
-  | "image"
-  | "audio"
-  | "video"
-  | "file"
-  | "unknown";
-
-/** The outcomes that there are. */
-export type ToolResultOutcome =
-  | "ok"
-  | "error"
-  | "rejected"
-  | "cancelled"
-  | "unknown"
   | "unknown";
 
 /** What the caller asked to be done with the input. */
@@ -401,419 +401,6 @@ export interface ApiKey {
   readonly expireTime?: Date;
   /** When it was revoked; unset: it was not. */
   readonly revokeTime?: Date;
-}
-
-/**
- * One logical task started by one input. Its options and budgets are fixed
- * when its input is accepted. In the answer of a mutating call `input_preview`,
- * `options` and the texts of `outcome` are left out.
- */
-export interface Run {
-  /** Id in the namespace: `run_` and a UUIDv7. */
-  readonly runId: string;
-  /** The session it belongs to. */
-  readonly sessionId: string;
-  /** The name that executors poll for. */
-  readonly agent: string;
-  /** Whether it lives. */
-  readonly phase?: RunPhase;
-  /** The epoch of the newest activation, from 1. */
-  readonly attempt: number;
-  /** The newest activation; unset once the run is terminal. */
-  readonly activation?: Activation;
-  /** Where it stands. */
-  readonly position?: RunPosition;
-  /** What it was started with, defaults filled in. */
-  readonly options?: RunOptions;
-  /** What it has used. */
-  readonly usage?: Usage;
-  /** When it ends DEADLINE_EXCEEDED; unset: never. */
-  readonly deadlineTime?: Date;
-  /** The submission that started it. */
-  readonly submissionId: string;
-  /** The first 200 characters of its input. */
-  readonly inputPreview: string;
-  /** The first request to cancel it; unset where there was none. */
-  readonly cancellation?: Cancellation;
-  /** How it ended; unset while it lives. */
-  readonly outcome?: RunOutcome;
-  /** Of a child run, where it comes from; unset for a top-level one. */
-  readonly parent?: ParentRun;
-  /** When it was created; strictly grows in a session. */
-  readonly createTime?: Date;
-  /** When it ended; unset while it lives. */
-  readonly endTime?: Date;
-  /** The interaction that it waits for; set only while WAITING. */
-  readonly interactionId: string;
-  /** True once a pause was asked for and no boundary has taken it yet. */
-  readonly pauseRequested: boolean;
-  /** True where its lease ran out under recovery MANUAL: it waits for RestoreRun. */
-  readonly stalled: boolean;
-  /** Recoveries since its last progress. */
-  readonly recoveries: number;
-  /** The child runs that it waits for; set only while WAITING for children. */
-  readonly waitingChildren?: ChildrenWait;
-  /**
-   * Of a run that is ending: what it will end with, once its last child run has ended. It
-   * keeps phase and lane until then, and nobody works on it.
-   */
-  readonly endingCause?: RunStopReason;
-  /** Child runs of it that have not ended. */
-  readonly liveChildCount: number;
-}
-
-/** Where a child run comes from. */
-export interface ParentRun {
-  /** The run that started it. */
-  readonly runId: string;
-  /** The session of that run. */
-  readonly sessionId: string;
-  /** The tool call that it is the answer to. */
-  readonly toolCallId: string;
-  /** Parents above it: 1 to 8. */
-  readonly depth: number;
-}
-
-/** A wait for child runs. */
-export interface ChildrenWait {
-  /** How many of them have to end. */
-  readonly mode?: ChildrenWaitMode;
-  /** Child runs of the open batch; in a request empty: all that live. At most 64. */
-  readonly runIds: readonly string[];
-}
-
-/** How a run ended. */
-export interface RunOutcome {
-  /** Why it ended. */
-  readonly stopReason?: RunStopReason;
-  /** What ended it, where `stop_reason` is OUTCOME_UNKNOWN. */
-  readonly cause?: RunStopReason;
-  /** What went wrong; only of FAILED. */
-  readonly failure?: RunFailure;
-  /** Number of the message that is its answer; unset where it ended without one. */
-  readonly outputMessageNumber: number;
-  /** JSON that its executor gave as its result; empty means none. */
-  readonly outputJson: string;
-  /** Number of the session's last message when it ended: a fork of it holds 1 to this. */
-  readonly messageCutoff: number;
-}
-
-/** What made a run fail. */
-export interface RunFailure {
-  /** What kind of failure it was; required. */
-  readonly reason?: RunFailureReason;
-  /** Text for people; at most 4 KiB. */
-  readonly message: string;
-  /** Whether the same input may well succeed later. */
-  readonly retryable: boolean;
-}
-
-/** A request to cancel a run. The first one stands. */
-export interface Cancellation {
-  /** The reason that was given; may be empty. */
-  readonly reason: string;
-  /** When it was requested. */
-  readonly requestTime?: Date;
-  /** When the run is ended by force if its executor has not settled it. */
-  readonly graceExpireTime?: Date;
-}
-
-/** One executor's turn at advancing a run. */
-export interface Activation {
-  /** Id in the namespace: `act_` and a UUIDv7. */
-  readonly activationId: string;
-  /** Attempt in the run, from 1. */
-  readonly epoch: number;
-  /** Why the turn is taken. */
-  readonly kind?: ActivationKind;
-  /** Whether somebody has it. */
-  readonly state?: ActivationState;
-  /** The executor that has it; unset while queued. */
-  readonly executorId: string;
-}
-
-/**
- * What a run is started with. Unset fields take the defaults of the session
- * and the server when the input is accepted.
- */
-export interface RunOptions {
-  /** The name that executors poll for. Default: the session's default_agent, else the server's. */
-  readonly agent: string;
-  /** The model that the executor should use; at most 255 bytes. Default: the agent's own. */
-  readonly model: string;
-  /** Budgets of the run. */
-  readonly limits?: RunLimits;
-  /** Names of the tools that the run may use; empty: all of its agent's. At most 256. */
-  readonly tools: readonly string[];
-  /** How long an executor lets a tool run: up to 24 h. Default: the executor's own. */
-  readonly toolTimeoutDurationSeconds?: number;
-  /** What happens when a tool fails. Default: RETURN_TO_MODEL. */
-  readonly toolErrorPolicy?: ToolErrorPolicy;
-  /** What happens when a lease runs out. Default: AUTO. */
-  readonly recovery?: Recovery;
-  /** Recoveries without progress between them: 0 to 100, default 3. */
-  readonly maxRecoveries?: number;
-  /**
-   * How long an executor may take to settle the run after a request to cancel it: 0 s to
-   * 10 min, default 30 s. After it the run is ended by force.
-   */
-  readonly cancelGraceDurationSeconds?: number;
-  /** A JSON object that the executor hands to the model with each request; at most 64 KiB. */
-  readonly requestOptionsJson: string;
-}
-
-/** Budgets of a run. Nothing resets them. */
-export interface RunLimits {
-  /** Model steps that may be reserved: 1 to 10,000, default 20. */
-  readonly maxModelSteps: number;
-  /**
-   * Tool calls of all model steps: up to 100,000; 0 (default): as many as come. A step with
-   * more calls than are left ends the run.
-   */
-  readonly maxToolCalls: number;
-  /** Input and output tokens of all model steps; 0 (default): as many as come. */
-  readonly maxTotalTokens: number;
-  /** Cost of all model steps and summaries in millionths of a US dollar; 0 (default): no limit. */
-  readonly maxCostUsdMicros: number;
-  /** From the creation of the run to its deadline: up to 30 days. Default: none. */
-  readonly maxDurationSeconds?: number;
-  /**
-   * How long an interaction without an expiry of its own stays open: up to 30 days.
-   * Default: for ever.
-   */
-  readonly interactionTimeoutDurationSeconds?: number;
-  /**
-   * How long the run waits for its first executor: up to 30 days. Default: for ever. After it
-   * the run ends FAILED with NO_EXECUTOR.
-   */
-  readonly startTimeoutDurationSeconds?: number;
-}
-
-/** What a run, or a step of it, has used. Of a step or a summary each number is at most 10^12. */
-export interface Usage {
-  /** Model steps reserved; only of a run. */
-  readonly modelStepsReserved: number;
-  /** Model steps committed; only of a run. */
-  readonly modelStepsCommitted: number;
-  /** Tokens read by the model. */
-  readonly inputTokens: number;
-  /** Tokens written by the model. */
-  readonly outputTokens: number;
-  /** Of the input tokens, those that the provider read from its cache. */
-  readonly cachedInputTokens: number;
-  /** Of the output tokens, those spent on reasoning. */
-  readonly reasoningTokens: number;
-  /** Tool calls that model steps asked for; only of a run. */
-  readonly toolCalls: number;
-  /** Tokens read to summarise the history; only of a run, and in no budget. */
-  readonly compactionInputTokens: number;
-  /** Tokens written as summaries; only of a run, and in no budget. */
-  readonly compactionOutputTokens: number;
-  /**
-   * Cost in millionths of a US dollar, as its executor reports it; of a run with that of its
-   * summaries. That of child runs is theirs.
-   */
-  readonly costUsdMicros: number;
-}
-
-/** The right to write for a run: every write of an executor carries it. */
-export interface Fence {
-  /** The session of the run. */
-  readonly sessionId: string;
-  /** The run. */
-  readonly runId: string;
-  /** The activation that was leased. */
-  readonly activationId: string;
-  /** The attempt that was leased, from 1. */
-  readonly epoch: number;
-}
-
-/** Request of ListStalledRuns. */
-export interface ListStalledRunsRequest {
-  /** How many: default 50, above 1,000 cut to it. A page also ends at 2 MiB. */
-  readonly pageSize: number;
-  /** Where to go on; empty: at the start. Bound to the other arguments. */
-  readonly pageToken: string;
-}
-
-/** Answer of ListStalledRuns. */
-export interface ListStalledRunsResponse {
-  /** The runs. */
-  readonly runs: readonly Run[];
-  /** Where the next page starts; empty: this was the last. */
-  readonly nextPageToken: string;
-}
-
-/** Request of SettleRun. */
-export interface SettleRunRequest {
-  /** The run; required. */
-  readonly runId: string;
-  /** How: FAILED (default) or CANCELLED. */
-  readonly stopReason?: RunStopReason;
-  /** For people; at most 1 KiB. */
-  readonly reason: string;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of SettleRun. */
-export interface SettleRunResponse {
-  /** The run. */
-  readonly run?: Run;
-  /** The session's sequence after the call. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of CreateKey. */
-export interface CreateKeyRequest {
-  /** Whom it stands for; required. */
-  readonly name: string;
-  /**
-   * The namespace that it opens; empty: that of the call; `*`: every one, for which the
-   * caller's own credential must open every one.
-   */
-  readonly namespace: string;
-  /** What it may do; at least one scope. */
-  readonly scopes: readonly ApiKeyScope[];
-  /** How long it lives; unset: until it is revoked. */
-  readonly expireDurationSeconds?: number;
-  /** Makes the call idempotent; empty = none. The answer of a repeat has no secret. */
-  readonly requestId: string;
-}
-
-/** Answer of CreateKey. */
-export interface CreateKeyResponse {
-  /** The key. */
-  readonly key?: ApiKey;
-  /**
-   * What proves it: sent as `authorization: Bearer` and this. It is told once and kept
-   * nowhere. Where it was lost, revoke the key and make another one.
-   */
-  readonly secret: string;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of ListKeys. */
-export interface ListKeysRequest {
-  /** How many: default 50, above 1,000 cut to it. A page also ends at 2 MiB. */
-  readonly pageSize: number;
-  /** Where to go on; empty: at the start. Bound to the other arguments. */
-  readonly pageToken: string;
-  /** Also those that have expired or were revoked. */
-  readonly includeEnded: boolean;
-}
-
-/** Answer of ListKeys. */
-export interface ListKeysResponse {
-  /** The keys. */
-  readonly keys: readonly ApiKey[];
-  /** Where the next page starts; empty: this was the last. */
-  readonly nextPageToken: string;
-}
-
-/** Request of RevokeKey. */
-export interface RevokeKeyRequest {
-  /** The key; required. */
-  readonly keyId: string;
-}
-
-/** Answer of RevokeKey. */
-export interface RevokeKeyResponse {
-  /** The key. */
-  readonly key?: ApiKey;
-}
-
-/** Request of GetOverview. */
-export interface GetOverviewRequest {
-}
-
-/**
- * Answer of GetOverview. Sessions and live runs are counted among the 10,000 sessions that
- * changed last, stalled runs and interactions up to 10,000.
- */
-export interface GetOverviewResponse {
-  /** Sessions that are open. */
-  readonly openSessionCount: number;
-  /** Sessions that are closed. */
-  readonly closedSessionCount: number;
-  /** Whether there are more sessions than were counted. */
-  readonly moreSessions: boolean;
-  /** Live runs that are ACTIVE, stalled ones too. */
-  readonly activeRunCount: number;
-  /** Live runs that are WAITING. */
-  readonly waitingRunCount: number;
-  /** Live runs that are PAUSED. */
-  readonly pausedRunCount: number;
-  /** Runs that are stalled: they wait for RestoreRun. */
-  readonly stalledRunCount: number;
-  /** Interactions that wait for an answer. */
-  readonly openInteractionCount: number;
-  /** Activations that wait for an executor; those that back off do not count. */
-  readonly queuedActivationCount: number;
-  /** How long the oldest of them has waited; unset: there is none. */
-  readonly oldestQueuedDurationSeconds?: number;
-  /** Activations that executors have. */
-  readonly leasedActivationCount: number;
-  /** Executors that polled within the last 60 s, or poll now. */
-  readonly executorCount: number;
-  /** Event streams and watches that are open. */
-  readonly streamCount: number;
-  /** Bytes of the whole store on disk, its log included. */
-  readonly storeSizeBytes: number;
-  /** Whether the store takes writes. */
-  readonly storeAvailable: boolean;
-  /** The time of the server. */
-  readonly serverTime?: Date;
-  /** What the namespace has of what it has a quota of; empty: of nothing. */
-  readonly quotas: readonly QuotaUsage[];
-}
-
-/** How much of a quota is used. */
-export interface QuotaUsage {
-  /** Its name: sessions_max, open_streams_max or stored_bytes_max. Rates are in GetServerInfo. */
-  readonly quota: string;
-  /** What is used: items, or bytes. Some seconds old where other servers have the store too. */
-  readonly used: number;
-  /** What may be used. */
-  readonly limit: number;
-}
-
-/** Request of ListExecutors. */
-export interface ListExecutorsRequest {
-  /** How many: default 50, above 1,000 cut to it. A page also ends at 2 MiB. */
-  readonly pageSize: number;
-  /** Where to go on; empty: at the start. */
-  readonly pageToken: string;
-}
-
-/** Answer of ListExecutors. */
-export interface ListExecutorsResponse {
-  /** The executors. */
-  readonly executors: readonly ExecutorStatus[];
-  /** Where the next page starts; empty: this was the last. */
-  readonly nextPageToken: string;
-}
-
-/** What is known of an executor. */
-export interface ExecutorStatus {
-  /** Its id. */
-  readonly executorId: string;
-  /**
-   * The agents that it polled for last, by name; empty where it has not polled since the
-   * server was started.
-   */
-  readonly agents: readonly string[];
-  /** When its last poll ended, or began where it polls now. */
-  readonly lastPollTime?: Date;
-  /** Whether it polls now. */
-  readonly polling: boolean;
-  /** Activations that it has. */
-  readonly leasedCount: number;
-  /** Whether it takes no more activations. */
-  readonly draining: boolean;
 }
 
 /** A typed question that a WAITING run waits for. */
@@ -1091,6 +678,231 @@ export interface Summary {
   readonly createTime?: Date;
   /** The model that wrote it, as its executor named it. */
   readonly model: string;
+}
+
+/**
+ * One logical task started by one input. Its options and budgets are fixed
+ * when its input is accepted. In the answer of a mutating call `input_preview`,
+ * `options` and the texts of `outcome` are left out.
+ */
+export interface Run {
+  /** Id in the namespace: `run_` and a UUIDv7. */
+  readonly runId: string;
+  /** The session it belongs to. */
+  readonly sessionId: string;
+  /** The name that executors poll for. */
+  readonly agent: string;
+  /** Whether it lives. */
+  readonly phase?: RunPhase;
+  /** The epoch of the newest activation, from 1. */
+  readonly attempt: number;
+  /** The newest activation; unset once the run is terminal. */
+  readonly activation?: Activation;
+  /** Where it stands. */
+  readonly position?: RunPosition;
+  /** What it was started with, defaults filled in. */
+  readonly options?: RunOptions;
+  /** What it has used. */
+  readonly usage?: Usage;
+  /** When it ends DEADLINE_EXCEEDED; unset: never. */
+  readonly deadlineTime?: Date;
+  /** The submission that started it. */
+  readonly submissionId: string;
+  /** The first 200 characters of its input. */
+  readonly inputPreview: string;
+  /** The first request to cancel it; unset where there was none. */
+  readonly cancellation?: Cancellation;
+  /** How it ended; unset while it lives. */
+  readonly outcome?: RunOutcome;
+  /** Of a child run, where it comes from; unset for a top-level one. */
+  readonly parent?: ParentRun;
+  /** When it was created; strictly grows in a session. */
+  readonly createTime?: Date;
+  /** When it ended; unset while it lives. */
+  readonly endTime?: Date;
+  /** The interaction that it waits for; set only while WAITING. */
+  readonly interactionId: string;
+  /** True once a pause was asked for and no boundary has taken it yet. */
+  readonly pauseRequested: boolean;
+  /** True where its lease ran out under recovery MANUAL: it waits for RestoreRun. */
+  readonly stalled: boolean;
+  /** Recoveries since its last progress. */
+  readonly recoveries: number;
+  /** The child runs that it waits for; set only while WAITING for children. */
+  readonly waitingChildren?: ChildrenWait;
+  /**
+   * Of a run that is ending: what it will end with, once its last child run has ended. It
+   * keeps phase and lane until then, and nobody works on it.
+   */
+  readonly endingCause?: RunStopReason;
+  /** Child runs of it that have not ended. */
+  readonly liveChildCount: number;
+}
+
+/** Where a child run comes from. */
+export interface ParentRun {
+  /** The run that started it. */
+  readonly runId: string;
+  /** The session of that run. */
+  readonly sessionId: string;
+  /** The tool call that it is the answer to. */
+  readonly toolCallId: string;
+  /** Parents above it: 1 to 8. */
+  readonly depth: number;
+}
+
+/** A wait for child runs. */
+export interface ChildrenWait {
+  /** How many of them have to end. */
+  readonly mode?: ChildrenWaitMode;
+  /** Child runs of the open batch; in a request empty: all that live. At most 64. */
+  readonly runIds: readonly string[];
+}
+
+/** How a run ended. */
+export interface RunOutcome {
+  /** Why it ended. */
+  readonly stopReason?: RunStopReason;
+  /** What ended it, where `stop_reason` is OUTCOME_UNKNOWN. */
+  readonly cause?: RunStopReason;
+  /** What went wrong; only of FAILED. */
+  readonly failure?: RunFailure;
+  /** Number of the message that is its answer; unset where it ended without one. */
+  readonly outputMessageNumber: number;
+  /** JSON that its executor gave as its result; empty means none. */
+  readonly outputJson: string;
+  /** Number of the session's last message when it ended: a fork of it holds 1 to this. */
+  readonly messageCutoff: number;
+}
+
+/** What made a run fail. */
+export interface RunFailure {
+  /** What kind of failure it was; required. */
+  readonly reason?: RunFailureReason;
+  /** Text for people; at most 4 KiB. */
+  readonly message: string;
+  /** Whether the same input may well succeed later. */
+  readonly retryable: boolean;
+}
+
+/** A request to cancel a run. The first one stands. */
+export interface Cancellation {
+  /** The reason that was given; may be empty. */
+  readonly reason: string;
+  /** When it was requested. */
+  readonly requestTime?: Date;
+  /** When the run is ended by force if its executor has not settled it. */
+  readonly graceExpireTime?: Date;
+}
+
+/** One executor's turn at advancing a run. */
+export interface Activation {
+  /** Id in the namespace: `act_` and a UUIDv7. */
+  readonly activationId: string;
+  /** Attempt in the run, from 1. */
+  readonly epoch: number;
+  /** Why the turn is taken. */
+  readonly kind?: ActivationKind;
+  /** Whether somebody has it. */
+  readonly state?: ActivationState;
+  /** The executor that has it; unset while queued. */
+  readonly executorId: string;
+}
+
+/**
+ * What a run is started with. Unset fields take the defaults of the session
+ * and the server when the input is accepted.
+ */
+export interface RunOptions {
+  /** The name that executors poll for. Default: the session's default_agent, else the server's. */
+  readonly agent: string;
+  /** The model that the executor should use; at most 255 bytes. Default: the agent's own. */
+  readonly model: string;
+  /** Budgets of the run. */
+  readonly limits?: RunLimits;
+  /** Names of the tools that the run may use; empty: all of its agent's. At most 256. */
+  readonly tools: readonly string[];
+  /** How long an executor lets a tool run: up to 24 h. Default: the executor's own. */
+  readonly toolTimeoutDurationSeconds?: number;
+  /** What happens when a tool fails. Default: RETURN_TO_MODEL. */
+  readonly toolErrorPolicy?: ToolErrorPolicy;
+  /** What happens when a lease runs out. Default: AUTO. */
+  readonly recovery?: Recovery;
+  /** Recoveries without progress between them: 0 to 100, default 3. */
+  readonly maxRecoveries?: number;
+  /**
+   * How long an executor may take to settle the run after a request to cancel it: 0 s to
+   * 10 min, default 30 s. After it the run is ended by force.
+   */
+  readonly cancelGraceDurationSeconds?: number;
+  /** A JSON object that the executor hands to the model with each request; at most 64 KiB. */
+  readonly requestOptionsJson: string;
+}
+
+/** Budgets of a run. Nothing resets them. */
+export interface RunLimits {
+  /** Model steps that may be reserved: 1 to 10,000, default 20. */
+  readonly maxModelSteps: number;
+  /**
+   * Tool calls of all model steps: up to 100,000; 0 (default): as many as come. A step with
+   * more calls than are left ends the run.
+   */
+  readonly maxToolCalls: number;
+  /** Input and output tokens of all model steps; 0 (default): as many as come. */
+  readonly maxTotalTokens: number;
+  /** Cost of all model steps and summaries in millionths of a US dollar; 0 (default): no limit. */
+  readonly maxCostUsdMicros: number;
+  /** From the creation of the run to its deadline: up to 30 days. Default: none. */
+  readonly maxDurationSeconds?: number;
+  /**
+   * How long an interaction without an expiry of its own stays open: up to 30 days.
+   * Default: for ever.
+   */
+  readonly interactionTimeoutDurationSeconds?: number;
+  /**
+   * How long the run waits for its first executor: up to 30 days. Default: for ever. After it
+   * the run ends FAILED with NO_EXECUTOR.
+   */
+  readonly startTimeoutDurationSeconds?: number;
+}
+
+/** What a run, or a step of it, has used. Of a step or a summary each number is at most 10^12. */
+export interface Usage {
+  /** Model steps reserved; only of a run. */
+  readonly modelStepsReserved: number;
+  /** Model steps committed; only of a run. */
+  readonly modelStepsCommitted: number;
+  /** Tokens read by the model. */
+  readonly inputTokens: number;
+  /** Tokens written by the model. */
+  readonly outputTokens: number;
+  /** Of the input tokens, those that the provider read from its cache. */
+  readonly cachedInputTokens: number;
+  /** Of the output tokens, those spent on reasoning. */
+  readonly reasoningTokens: number;
+  /** Tool calls that model steps asked for; only of a run. */
+  readonly toolCalls: number;
+  /** Tokens read to summarise the history; only of a run, and in no budget. */
+  readonly compactionInputTokens: number;
+  /** Tokens written as summaries; only of a run, and in no budget. */
+  readonly compactionOutputTokens: number;
+  /**
+   * Cost in millionths of a US dollar, as its executor reports it; of a run with that of its
+   * summaries. That of child runs is theirs.
+   */
+  readonly costUsdMicros: number;
+}
+
+/** The right to write for a run: every write of an executor carries it. */
+export interface Fence {
+  /** The session of the run. */
+  readonly sessionId: string;
+  /** The run. */
+  readonly runId: string;
+  /** The activation that was leased. */
+  readonly activationId: string;
+  /** The attempt that was leased, from 1. */
+  readonly epoch: number;
 }
 
 /**
@@ -1680,6 +1492,252 @@ export interface Control {
   readonly asOfSequence: number;
 }
 
+/** Request of ListStalledRuns. */
+export interface ListStalledRunsRequest {
+  /** How many: default 50, above 1,000 cut to it. A page also ends at 2 MiB. */
+  readonly pageSize: number;
+  /** Where to go on; empty: at the start. Bound to the other arguments. */
+  readonly pageToken: string;
+}
+
+/** Answer of ListStalledRuns. */
+export interface ListStalledRunsResponse {
+  /** The runs. */
+  readonly runs: readonly Run[];
+  /** Where the next page starts; empty: this was the last. */
+  readonly nextPageToken: string;
+}
+
+/** Request of SettleRun. */
+export interface SettleRunRequest {
+  /** The run; required. */
+  readonly runId: string;
+  /** How: FAILED (default) or CANCELLED. */
+  readonly stopReason?: RunStopReason;
+  /** For people; at most 1 KiB. */
+  readonly reason: string;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of SettleRun. */
+export interface SettleRunResponse {
+  /** The run. */
+  readonly run?: Run;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of CreateKey. */
+export interface CreateKeyRequest {
+  /** Whom it stands for; required. */
+  readonly name: string;
+  /**
+   * The namespace that it opens; empty: that of the call; `*`: every one, for which the
+   * caller's own credential must open every one.
+   */
+  readonly namespace: string;
+  /** What it may do; at least one scope. */
+  readonly scopes: readonly ApiKeyScope[];
+  /** How long it lives; unset: until it is revoked. */
+  readonly expireDurationSeconds?: number;
+  /** Makes the call idempotent; empty = none. The answer of a repeat has no secret. */
+  readonly requestId: string;
+}
+
+/** Answer of CreateKey. */
+export interface CreateKeyResponse {
+  /** The key. */
+  readonly key?: ApiKey;
+  /**
+   * What proves it: sent as `authorization: Bearer` and this. It is told once and kept
+   * nowhere. Where it was lost, revoke the key and make another one.
+   */
+  readonly secret: string;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of ListKeys. */
+export interface ListKeysRequest {
+  /** How many: default 50, above 1,000 cut to it. A page also ends at 2 MiB. */
+  readonly pageSize: number;
+  /** Where to go on; empty: at the start. Bound to the other arguments. */
+  readonly pageToken: string;
+  /** Also those that have expired or were revoked. */
+  readonly includeEnded: boolean;
+}
+
+/** Answer of ListKeys. */
+export interface ListKeysResponse {
+  /** The keys. */
+  readonly keys: readonly ApiKey[];
+  /** Where the next page starts; empty: this was the last. */
+  readonly nextPageToken: string;
+}
+
+/** Request of RevokeKey. */
+export interface RevokeKeyRequest {
+  /** The key; required. */
+  readonly keyId: string;
+}
+
+/** Answer of RevokeKey. */
+export interface RevokeKeyResponse {
+  /** The key. */
+  readonly key?: ApiKey;
+}
+
+/** Request of GetOverview. */
+export interface GetOverviewRequest {
+}
+
+/**
+ * Answer of GetOverview. Sessions and live runs are counted among the 10,000 sessions that
+ * changed last, stalled runs and interactions up to 10,000.
+ */
+export interface GetOverviewResponse {
+  /** Sessions that are open. */
+  readonly openSessionCount: number;
+  /** Sessions that are closed. */
+  readonly closedSessionCount: number;
+  /** Whether there are more sessions than were counted. */
+  readonly moreSessions: boolean;
+  /** Live runs that are ACTIVE, stalled ones too. */
+  readonly activeRunCount: number;
+  /** Live runs that are WAITING. */
+  readonly waitingRunCount: number;
+  /** Live runs that are PAUSED. */
+  readonly pausedRunCount: number;
+  /** Runs that are stalled: they wait for RestoreRun. */
+  readonly stalledRunCount: number;
+  /** Interactions that wait for an answer. */
+  readonly openInteractionCount: number;
+  /** Activations that wait for an executor; those that back off do not count. */
+  readonly queuedActivationCount: number;
+  /** How long the oldest of them has waited; unset: there is none. */
+  readonly oldestQueuedDurationSeconds?: number;
+  /** Activations that executors have. */
+  readonly leasedActivationCount: number;
+  /** Executors that polled within the last 60 s, or poll now. */
+  readonly executorCount: number;
+  /** Event streams and watches that are open. */
+  readonly streamCount: number;
+  /** Bytes of the whole store on disk, its log included. */
+  readonly storeSizeBytes: number;
+  /** Whether the store takes writes. */
+  readonly storeAvailable: boolean;
+  /** The time of the server. */
+  readonly serverTime?: Date;
+  /** What the namespace has of what it has a quota of; empty: of nothing. */
+  readonly quotas: readonly QuotaUsage[];
+}
+
+/** How much of a quota is used. */
+export interface QuotaUsage {
+  /** Its name: sessions_max, open_streams_max or stored_bytes_max. Rates are in GetServerInfo. */
+  readonly quota: string;
+  /** What is used: items, or bytes. Some seconds old where other servers have the store too. */
+  readonly used: number;
+  /** What may be used. */
+  readonly limit: number;
+}
+
+/** Request of ListExecutors. */
+export interface ListExecutorsRequest {
+  /** How many: default 50, above 1,000 cut to it. A page also ends at 2 MiB. */
+  readonly pageSize: number;
+  /** Where to go on; empty: at the start. */
+  readonly pageToken: string;
+}
+
+/** Answer of ListExecutors. */
+export interface ListExecutorsResponse {
+  /** The executors. */
+  readonly executors: readonly ExecutorStatus[];
+  /** Where the next page starts; empty: this was the last. */
+  readonly nextPageToken: string;
+}
+
+/** What is known of an executor. */
+export interface ExecutorStatus {
+  /** Its id. */
+  readonly executorId: string;
+  /**
+   * The agents that it polled for last, by name; empty where it has not polled since the
+   * server was started.
+   */
+  readonly agents: readonly string[];
+  /** When its last poll ended, or began where it polls now. */
+  readonly lastPollTime?: Date;
+  /** Whether it polls now. */
+  readonly polling: boolean;
+  /** Activations that it has. */
+  readonly leasedCount: number;
+  /** Whether it takes no more activations. */
+  readonly draining: boolean;
+}
+
+/** Request of StreamFeed. */
+export interface StreamFeedRequest {
+  /**
+   * After what this cursor stands for; empty: at the first event that is kept. A cursor may
+   * be kept for ever.
+   */
+  readonly afterCursor?: string;
+  /** With what is committed from now on. The first frame is a bookmark. */
+  readonly atEnd?: boolean;
+  /**
+   * Whether to go on with what comes. Default: true. Else the stream ends once it has come to
+   * what was the end when it began.
+   */
+  readonly follow?: boolean;
+  /** Only events of these types; at most 64. The cursor goes on over all others. */
+  readonly types: readonly EventType[];
+  /**
+   * Put the messages into their message.appended events. That of a session which is deleted
+   * meanwhile is left out.
+   */
+  readonly includeMessages: boolean;
+}
+
+/** One frame of the stream. */
+export interface StreamFeedResponse {
+  /** Events in order: at most 256 and 1 MiB, or one. */
+  readonly batch?: FeedBatch;
+  /** Where the stream is. */
+  readonly bookmark?: FeedBookmark;
+}
+
+/** Events in the order of the feed. */
+export interface FeedBatch {
+  /** The events; each names its session. */
+  readonly events: readonly FeedEvent[];
+}
+
+/** An event and its place in the feed. */
+export interface FeedEvent {
+  /** The event. */
+  readonly event?: Event;
+  /** Stands for this event and all before it: keep it with what was made of the event. */
+  readonly cursor: string;
+}
+
+/**
+ * Where the stream is. Sent first where the stream starts at the end, when the reader has
+ * caught up, every 15 s while idle, and now and then on the way past what it does not want.
+ */
+export interface FeedBookmark {
+  /** All events up to here were sent, or are of other types; go on from here. */
+  readonly cursor: string;
+  /** Whether this was the end when the bookmark was made. */
+  readonly caughtUp: boolean;
+  /** The server's time. */
+  readonly serverTime?: Date;
+}
+
 /** Request of PollActivation. */
 export interface PollActivationRequest {
   /** Names the process; required. Two processes never share one. */
@@ -1731,6 +1789,11 @@ export interface LeasedActivation {
   readonly context?: ModelContext;
   /** What the server asks of the executor. */
   readonly control?: ActivationControl;
+  /**
+   * The trace that the work belongs to, as a W3C traceparent: that of the call that gave the run
+   * its input, or started it as a child run. Empty: that call was in none.
+   */
+  readonly traceparent: string;
 }
 
 /** What the model is to see. */
@@ -2988,33 +3051,6 @@ export interface RestoreRunResponse {
 /** The plain form of each message, by its name. */
 export interface Models {
   "runlane.v1.ApiKey": ApiKey;
-  "runlane.v1.Run": Run;
-  "runlane.v1.ParentRun": ParentRun;
-  "runlane.v1.ChildrenWait": ChildrenWait;
-  "runlane.v1.RunOutcome": RunOutcome;
-  "runlane.v1.RunFailure": RunFailure;
-  "runlane.v1.Cancellation": Cancellation;
-  "runlane.v1.Activation": Activation;
-  "runlane.v1.RunOptions": RunOptions;
-  "runlane.v1.RunLimits": RunLimits;
-  "runlane.v1.Usage": Usage;
-  "runlane.v1.Fence": Fence;
-  "runlane.v1.ListStalledRunsRequest": ListStalledRunsRequest;
-  "runlane.v1.ListStalledRunsResponse": ListStalledRunsResponse;
-  "runlane.v1.SettleRunRequest": SettleRunRequest;
-  "runlane.v1.SettleRunResponse": SettleRunResponse;
-  "runlane.v1.CreateKeyRequest": CreateKeyRequest;
-  "runlane.v1.CreateKeyResponse": CreateKeyResponse;
-  "runlane.v1.ListKeysRequest": ListKeysRequest;
-  "runlane.v1.ListKeysResponse": ListKeysResponse;
-  "runlane.v1.RevokeKeyRequest": RevokeKeyRequest;
-  "runlane.v1.RevokeKeyResponse": RevokeKeyResponse;
-  "runlane.v1.GetOverviewRequest": GetOverviewRequest;
-  "runlane.v1.GetOverviewResponse": GetOverviewResponse;
-  "runlane.v1.QuotaUsage": QuotaUsage;
-  "runlane.v1.ListExecutorsRequest": ListExecutorsRequest;
-  "runlane.v1.ListExecutorsResponse": ListExecutorsResponse;
-  "runlane.v1.ExecutorStatus": ExecutorStatus;
   "runlane.v1.Interaction": Interaction;
   "runlane.v1.ProxySource": ProxySource;
   "runlane.v1.Prompt": Prompt;
@@ -3037,6 +3073,17 @@ export interface Models {
   "runlane.v1.Reasoning": Reasoning;
   "runlane.v1.Data": Data;
   "runlane.v1.Summary": Summary;
+  "runlane.v1.Run": Run;
+  "runlane.v1.ParentRun": ParentRun;
+  "runlane.v1.ChildrenWait": ChildrenWait;
+  "runlane.v1.RunOutcome": RunOutcome;
+  "runlane.v1.RunFailure": RunFailure;
+  "runlane.v1.Cancellation": Cancellation;
+  "runlane.v1.Activation": Activation;
+  "runlane.v1.RunOptions": RunOptions;
+  "runlane.v1.RunLimits": RunLimits;
+  "runlane.v1.Usage": Usage;
+  "runlane.v1.Fence": Fence;
   "runlane.v1.Submission": Submission;
   "runlane.v1.Session": Session;
   "runlane.v1.ForkSource": ForkSource;
@@ -3083,6 +3130,27 @@ export interface Models {
   "runlane.v1.ChildRunFinished": ChildRunFinished;
   "runlane.v1.Delta": Delta;
   "runlane.v1.Control": Control;
+  "runlane.v1.ListStalledRunsRequest": ListStalledRunsRequest;
+  "runlane.v1.ListStalledRunsResponse": ListStalledRunsResponse;
+  "runlane.v1.SettleRunRequest": SettleRunRequest;
+  "runlane.v1.SettleRunResponse": SettleRunResponse;
+  "runlane.v1.CreateKeyRequest": CreateKeyRequest;
+  "runlane.v1.CreateKeyResponse": CreateKeyResponse;
+  "runlane.v1.ListKeysRequest": ListKeysRequest;
+  "runlane.v1.ListKeysResponse": ListKeysResponse;
+  "runlane.v1.RevokeKeyRequest": RevokeKeyRequest;
+  "runlane.v1.RevokeKeyResponse": RevokeKeyResponse;
+  "runlane.v1.GetOverviewRequest": GetOverviewRequest;
+  "runlane.v1.GetOverviewResponse": GetOverviewResponse;
+  "runlane.v1.QuotaUsage": QuotaUsage;
+  "runlane.v1.ListExecutorsRequest": ListExecutorsRequest;
+  "runlane.v1.ListExecutorsResponse": ListExecutorsResponse;
+  "runlane.v1.ExecutorStatus": ExecutorStatus;
+  "runlane.v1.StreamFeedRequest": StreamFeedRequest;
+  "runlane.v1.StreamFeedResponse": StreamFeedResponse;
+  "runlane.v1.FeedBatch": FeedBatch;
+  "runlane.v1.FeedEvent": FeedEvent;
+  "runlane.v1.FeedBookmark": FeedBookmark;
   "runlane.v1.PollActivationRequest": PollActivationRequest;
   "runlane.v1.PollActivationResponse": PollActivationResponse;
   "runlane.v1.LeasedActivation": LeasedActivation;
