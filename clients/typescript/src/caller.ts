@@ -1,9 +1,12 @@
 // Makes the calls: their deadlines, repeats and request ids.
-import type {
-  DescMessage,
-  DescMethodServerStreaming,
-  DescMethodUnary,
-  MessageShape,
+import {
+  create,
+  type DescMessage,
+  type DescMethodClientStreaming,
+  type DescMethodServerStreaming,
+  type DescMethodUnary,
+  type MessageInitShape,
+  type MessageShape,
 } from "@bufbuild/protobuf";
 import type { Transport } from "@connectrpc/connect";
 
@@ -181,23 +184,25 @@ export class Caller {
     }
   }
 
-  /** Sends a stream of requests, once. */
-  async send(
-    method: Parameters<Transport["stream"]>[0],
-    requests: AsyncIterable<MessageShape<DescMessage>>,
+  /** Sends a stream of requests, once; returns the answer to all of them. */
+  async send<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodClientStreaming<I, O>,
+    requests: AsyncIterable<MessageShape<I>>,
     signal: AbortSignal,
-  ): Promise<void> {
+  ): Promise<Plain<O>> {
     try {
       const opened = await this.#transport.stream(
         method,
         signal,
         STREAM_SECONDS * 1000,
         this.#headers,
-        requests,
+        requests as AsyncIterable<MessageInitShape<I>>,
       );
-      for await (const _answer of opened.message) {
-        // There is one, and nothing is done with it.
+      let answer: MessageShape<O> | undefined;
+      for await (const one of opened.message) {
+        answer = one as MessageShape<O>;
       }
+      return toPlain(method.output, answer ?? create(method.output));
     } catch (error) {
       throw fromConnectError(error);
     }

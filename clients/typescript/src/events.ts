@@ -1,7 +1,7 @@
 // Event streams that go on over lost connections.
 import { Linked, sleep, unlessAborted } from "./async.js";
 import type { Caller } from "./caller.js";
-import { RunlaneError, StreamGapError, TransportError } from "./errors.js";
+import { ArgumentError, RunlaneError, StreamGapError, TransportError } from "./errors.js";
 import type {
   Control,
   Delta,
@@ -24,6 +24,8 @@ export type StreamItem =
 export interface StreamOptions {
   /** Start after this sequence; 0 is the first event. */
   readonly afterSequence?: number | undefined;
+  /** Start with the newest so many events instead: 0 to 1,000. */
+  readonly lastEvents?: number | undefined;
   /** Only events of these runs; the stream ends after the last of them has ended. */
   readonly runIds?: readonly string[];
   /** Only events of these types. */
@@ -58,8 +60,9 @@ export class EventStream implements AsyncIterable<Event> {
   readonly #patience: number;
   readonly #whole: boolean;
   readonly #linked: Linked;
-  #start: Promise<number> | undefined;
-  #received = 0;
+  #start: Promise<number | undefined> | undefined;
+  // Undefined until the first event where the stream starts with the newest few.
+  #received: number | undefined;
   #told = 0;
   #over = false;
   #connected = false;
@@ -71,12 +74,17 @@ export class EventStream implements AsyncIterable<Event> {
     sessionId: string,
     options: StreamOptions,
     reconnectSeconds: number,
-    start?: Promise<number>,
+    start?: Promise<number | undefined>,
   ) {
     const { runIds, types, follow, includeMessages, includeDeltas, includeControl } = options;
+    const { afterSequence, lastEvents } = options;
+    if (afterSequence !== undefined && lastEvents !== undefined) {
+      throw new ArgumentError("lastEvents", "there is afterSequence, too");
+    }
     this.#caller = caller;
     this.#request = {
       sessionId,
+      lastEvents,
       runIds,
       types,
       follow,
@@ -88,7 +96,8 @@ export class EventStream implements AsyncIterable<Event> {
     this.#whole = (runIds ?? []).length === 0 && (types ?? []).length === 0;
     this.#linked = new Linked(options.signal);
     this.#start = start;
-    this.#received = this.#told = options.afterSequence ?? 0;
+    this.#received = lastEvents === undefined ? (afterSequence ?? 0) : undefined;
+    this.#told = this.#received ?? 0;
     start?.catch(() => undefined);
   }
 
@@ -136,7 +145,8 @@ export class EventStream implements AsyncIterable<Event> {
     const silence = policyOf(SessionService.method.streamEvents).silence_seconds ?? 60;
     try {
       if (this.#start !== undefined) {
-        this.#received = this.#told = await unlessAborted(this.#start, signal);
+        this.#received = await unlessAborted(this.#start, signal);
+        this.#told = this.#received ?? 0;
       }
       let lostSince: number | undefined;
       while (!this.#over) {
@@ -148,7 +158,7 @@ export class EventStream implements AsyncIterable<Event> {
             if (item !== undefined) {
               yield item;
             } else {
-              this.#told = this.#received;
+              this.#told = this.#received ?? 0;
             }
             if (this.#over) {
               return;
@@ -189,7 +199,10 @@ export class EventStream implements AsyncIterable<Event> {
     };
     let timer = setTimeout(fail, silence * 1000);
     try {
-      const request = { ...this.#request, afterSequence: this.#received };
+      const afterSequence = this.#received;
+      const { lastEvents } = this.#request;
+      const start = afterSequence === undefined ? { lastEvents } : { lastEvents: undefined };
+      const request = { ...this.#request, ...start, afterSequence };
       const { streamEvents } = SessionService.method;
       for await (const frame of this.#caller.frames(streamEvents, request, attempt.signal)) {
         clearTimeout(timer);
@@ -224,11 +237,12 @@ export class EventStream implements AsyncIterable<Event> {
 
   /** Moves the cursor; false where it is there already. */
   #move(sequence: number, by: 0 | 1): boolean {
-    if (sequence <= this.#received) {
+    const last = this.#received;
+    if (last !== undefined && sequence <= last) {
       return false;
     }
-    if (this.#whole && sequence !== this.#received + by) {
-      throw new StreamGapError(this.#received + 1, sequence);
+    if (last !== undefined && this.#whole && sequence !== last + by) {
+      throw new StreamGapError(last + 1, sequence);
     }
     this.#received = sequence;
     this.#failures = 0;

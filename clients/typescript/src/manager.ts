@@ -313,8 +313,9 @@ export class SessionManager {
         this.#streams.delete(stream);
       }
     }
-    const { afterSequence } = options;
-    const start = afterSequence === undefined ? this.#baseline() : this.#make(afterSequence);
+    const { afterSequence, lastEvents } = options;
+    const given = afterSequence !== undefined || lastEvents !== undefined;
+    const start = given ? this.#make(afterSequence) : this.#baseline();
     const { reconnectSeconds } = this.#caller;
     const stream = new EventStream(this.#caller, this.sessionId, options, reconnectSeconds, start);
     this.#streams.add(stream);

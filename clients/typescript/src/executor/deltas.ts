@@ -35,7 +35,7 @@ export class DeltaPublisher {
   readonly #wake = new Signal();
   readonly #stop = new Linked();
   #finishing = false;
-  #sending: Promise<void> | undefined;
+  #sending: Promise<unknown> | undefined;
 
   constructor(caller: Caller, fence: Fence, modelStreamId: string, step: number) {
     this.#caller = caller;
