@@ -47,6 +47,8 @@ export class Refused extends Error {
   }
 }
 
+const BARE_MS = 60_000;
+
 type Request = Record<string, never>;
 type Values = Record<string, unknown>;
 
@@ -90,15 +92,8 @@ export class Binding {
         return await this.#send(method as DescMethodClientStreaming, request as Json[]);
       }
       const message = fromJson(method.input, request);
-      if (raw && method.methodKind === "unary") {
-        const { message: answer } = await this.#bare.unary(
-          method as DescMethodUnary,
-          undefined,
-          60_000,
-          undefined,
-          message,
-        );
-        return asJson(method.output, answer as MessageShape<DescMessage>);
+      if (raw) {
+        return await this.#sent(method as DescMethodUnary | DescMethodServerStreaming, message);
       }
       const plain = toPlain(method.input, message) as Values;
       if (method.methodKind === "server_streaming") {
@@ -108,6 +103,26 @@ export class Binding {
     } catch (error) {
       throw refusal(error instanceof ConnectError ? fromConnectError(error) : error);
     }
+  }
+
+  /** Sends a request by the bare stub of its method, once. */
+  async #sent(
+    method: DescMethodUnary | DescMethodServerStreaming,
+    request: MessageShape<DescMessage>,
+  ): Promise<Json> {
+    if (method.methodKind === "unary") {
+      const called = await this.#bare.unary(method, undefined, BARE_MS, undefined, request);
+      return asJson(method.output, called.message as MessageShape<DescMessage>);
+    }
+    async function* once() {
+      yield request;
+    }
+    const opened = await this.#bare.stream(method, undefined, BARE_MS, undefined, once());
+    const merged: JsonObject = {};
+    for await (const frame of opened.message) {
+      merge(merged, asJson(method.output, frame as MessageShape<DescMessage>) as JsonObject);
+    }
+    return merged;
   }
 
   /** Calls the client's own verb, where it has one. */
@@ -172,10 +187,7 @@ export class Binding {
   async #merged(method: DescMethodServerStreaming, plain: Values): Promise<Json> {
     const merged: JsonObject = {};
     for await (const frame of this.#client.caller.frames(method, plain as never)) {
-      for (const [field, value] of Object.entries(jsonOf(method.output, frame) as JsonObject)) {
-        const held = merged[field];
-        merged[field] = Array.isArray(held) && Array.isArray(value) ? [...held, ...value] : value;
-      }
+      merge(merged, jsonOf(method.output, frame) as JsonObject);
     }
     return merged;
   }
@@ -249,6 +261,13 @@ function methodOf(name: string): DescMethod {
     throw new Error(`there is no method ${name}`);
   }
   return method;
+}
+
+function merge(into: JsonObject, frame: JsonObject): void {
+  for (const [field, value] of Object.entries(frame)) {
+    const held = into[field];
+    into[field] = Array.isArray(held) && Array.isArray(value) ? [...held, ...value] : value;
+  }
 }
 
 function jsonOf<D extends DescMessage>(desc: D, plain: unknown): Json {

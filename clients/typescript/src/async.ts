@@ -1,4 +1,5 @@
 // Waits that can be called off.
+import { setMaxListeners } from "node:events";
 
 /** Waits; throws the signal's reason where it is aborted first. */
 export function sleep(seconds: number, signal?: AbortSignal): Promise<void> {
@@ -28,6 +29,8 @@ export class Linked {
   };
 
   constructor(...signals: readonly (AbortSignal | undefined)[]) {
+    // As many wait for it as there are calls.
+    setMaxListeners(0, this.#controller.signal);
     this.#sources = signals.filter((signal) => signal !== undefined);
     for (const source of this.#sources) {
       if (source.aborted) {

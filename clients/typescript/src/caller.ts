@@ -1,4 +1,6 @@
 // Makes the calls: their deadlines, repeats and request ids.
+import { setMaxListeners } from "node:events";
+
 import {
   create,
   type DescMessage,
@@ -62,6 +64,8 @@ export class Caller {
   readonly #closed = new AbortController();
 
   constructor(options: CallerOptions) {
+    // As many wait for it as there are calls.
+    setMaxListeners(0, this.#closed.signal);
     this.target = options.target ?? "127.0.0.1:7480";
     this.#headers = callHeaders(options, this.target, options.transport !== undefined);
     this.reconnectSeconds = options.reconnectSeconds ?? RECONNECT_SECONDS;

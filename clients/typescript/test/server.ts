@@ -8,8 +8,8 @@ import { createInterface } from "node:readline";
 import type { Readable } from "node:stream";
 import { fileURLToPath } from "node:url";
 
-const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
-const PYTHON = join(ROOT, ".venv/bin/python");
+export const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
+export const PYTHON = join(ROOT, ".venv/bin/python");
 
 /** `runlane serve` with a store in a folder of its own. */
 export class Server {
