@@ -88,11 +88,11 @@ class Hub:
         "_generation",
         "_group_bytes",
         "blocks",
-        "blocks_from",
         "groups",
         "key",
         "known",
         "pages",
+        "since",
         "subscriptions",
         "version",
     )
@@ -103,9 +103,9 @@ class Hub:
         self.groups: deque[EventGroup] = deque()
         self.pages: OrderedDict[Any, asyncio.Future[Any]] = OrderedDict()
         self.blocks: dict[tuple[str, int], PartialBlock] = {}
-        # The newest event when they were taken: what came before it does not end them.
-        self.blocks_from = 0
         self.version = 0
+        # The newest event that there was when the newest piece came: no older one ends it.
+        self.since = 0
         # The newest event that another server was heard to have committed.
         self.known = 0
         self._group_bytes = 0
@@ -182,12 +182,15 @@ class Hub:
                 self.pages.pop(name, None)
             raise
 
-    def take_deltas(self, deltas: list[Delta], sequence: int = 0) -> int:
-        """Merges pieces into the blocks; returns how many fitted what is held.
+    def take_deltas(self, deltas: list[Delta], sequence: int) -> int:
+        """Merges pieces into the blocks.
 
         Args:
             deltas: The pieces.
-            sequence: The newest event of the session that is known to be before them.
+            sequence: The session's newest event when they were found to be of its current step.
+
+        Returns:
+            How many fitted what is held.
         """
         taken = 0
         for delta in deltas:
@@ -210,7 +213,7 @@ class Hub:
             self.blocks[name] = block
             taken += 1
         if taken:
-            self.blocks_from = max(self.blocks_from, sequence)
+            self.since = max(self.since, sequence)
             self.wake()
         return taken
 
