@@ -10,8 +10,11 @@ GEN_VENV := .venv-gen
 # Generates for a language whose tools are there.
 GEN_GO = if command -v go > /dev/null; then $(BIN)/buf generate --template clients/go/buf.gen.yaml; else rm -rf build/gen-go; echo 'skipped: no go, so the Go code is not generated'; fi
 
+TYPESCRIPT := clients/typescript
+GEN_TYPESCRIPT = if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && $(BIN)/buf generate --template $(TYPESCRIPT)/buf.gen.yaml; else rm -rf build/gen-typescript; echo 'skipped: no npm, so the TypeScript code is not generated'; fi
+
 .DEFAULT_GOAL := help
-.PHONY: help demo tools test test-long test-clients test-go test-java test-rust conformance lint format gen gen-check bench postgres serve clean
+.PHONY: help demo tools test test-long test-clients test-go test-typescript test-java test-rust conformance lint format gen gen-check bench postgres serve clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,6 +37,11 @@ $(GEN_VENV)/.done: Makefile
 	$(GEN_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'grpcio-tools==1.76.0' 'mypy-protobuf==5.1.0' 'protobuf>=6.33.5,<7'
 	touch $@
 
+# What the TypeScript client is made and tested with.
+$(TYPESCRIPT)/node_modules/.done: $(TYPESCRIPT)/package-lock.json
+	cd $(TYPESCRIPT) && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
 demo: $(VENV)/.run ## the main job, told by a program: submit, steer, follow up, fork, survive a kill
 	$(BIN)/python examples/session_demo.py
 
@@ -51,7 +59,7 @@ test: $(VENV)/.dev ## all tests but the long ones
 	$(BIN)/python -m pytest -m 'alone and not long'
 	@$(MAKE) --no-print-directory test-clients
 
-test-clients: test-go test-java test-rust ## the clients of other languages, each where its tools are
+test-clients: test-go test-typescript test-java test-rust ## the clients of other languages, each where its tools are
 
 test-go: $(VENV)/.run ## the Go client: formatting, vet, staticcheck, tests with the race detector
 	@if command -v go > /dev/null; then $(MAKE) --no-print-directory -C clients/go; else echo 'skipped: no go, so the Go client is not tested'; fi
@@ -67,6 +75,9 @@ test-rust: $(VENV)/.run ## a Rust program with stubs made from the protos, again
 	  cd clients/rust-example && CARGO_TARGET_DIR=$(CURDIR)/build/rust cargo build --quiet && cd $(CURDIR) \
 	  && $(BIN)/python tools/run_example.py build/rust/debug/runlane-example; \
 	else echo 'skipped: no cargo, so the Rust example is not run'; fi
+
+test-typescript: $(VENV)/.run ## the TypeScript client: types, formatting, tests
+	@if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && cd $(TYPESCRIPT) && npm run check && npm test; else echo 'skipped: no npm, so the TypeScript client is not tested'; fi
 
 test-long: $(VENV)/.dev ## the tests that take long
 	$(BIN)/python -m pytest -m long --timeout 7200
@@ -94,6 +105,7 @@ format: $(VENV)/.dev ## format code and protos
 gen: $(VENV)/.dev $(GEN_VENV)/.done ## make the generated code anew
 	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
 	$(GEN_GO)
+	$(GEN_TYPESCRIPT)
 	$(BIN)/python tools/place_generated.py
 	$(BIN)/buf build -o build/protocol.binpb
 	$(BIN)/python tools/make_reference.py
@@ -102,6 +114,7 @@ gen: $(VENV)/.dev $(GEN_VENV)/.done ## make the generated code anew
 gen-check: $(VENV)/.dev $(GEN_VENV)/.done ## the generated code is as the protos say
 	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
 	$(GEN_GO)
+	$(GEN_TYPESCRIPT)
 	$(BIN)/python tools/place_generated.py --check
 	$(BIN)/buf build -o build/protocol.binpb
 	$(BIN)/python tools/make_reference.py --check

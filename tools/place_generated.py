@@ -23,6 +23,7 @@ PLACES = ("v1", "_vendor")
 # Places of other languages by what was generated for them; absent where the language is.
 AS_IT_IS = {
     ROOT / "build" / "gen-go" / "runlane" / "v1": ROOT / "clients" / "go" / "runlanev1",
+    ROOT / "build" / "gen-typescript" / "runlane" / "v1": ROOT / "clients/typescript/src/gen",
 }
 HEADER = '"""Generated code. `make gen` makes it anew."""\n'
 
@@ -82,7 +83,8 @@ def main() -> None:
     """Places what was generated, or checks what is in place."""
     others = {made: package for made, package in AS_IT_IS.items() if made.is_dir()}
     for made in others:
-        shutil.copyfile(CALLS, made / CALLS.name)
+        if not (made / "calls.ts").exists():  # TypeScript has it as a module
+            shutil.copyfile(CALLS, made / CALLS.name)
     if "--check" not in sys.argv[1:]:
         place(GENERATED, CLIENT)
         for made, package in others.items():
