@@ -123,7 +123,14 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
         deaf_gap=DEAF_GAP,
         stats=stats,
     )
-    limits = Limits(settings.streams_max, settings.request_keep_hours * 3600 * MICROSECONDS)
+    limits = Limits(
+        settings.streams_max,
+        settings.request_keep_hours * 3600 * MICROSECONDS,
+        settings.imports_max,
+        settings.import_bytes_max,
+        settings.import_messages_max,
+        settings.import_runs_max,
+    )
     services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits, quotas)
     limits_shown = [*FIXED_LIMITS, *settings.limits()]
     return App(services, observer, metadata.version("runlane"), limits_shown)

@@ -328,6 +328,14 @@ class Settings(BaseSettings):
     """Sessions whose state is kept in memory."""
     streams_max: int = Field(default=10_000, ge=1)
     """Event streams that are open at the same time."""
+    imports_max: int = Field(default=4, ge=1, le=1000)
+    """Imports of sessions that go on at the same time; each is kept in memory until it is whole."""
+    import_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024, le=1024 * 1024 * 1024)
+    """Bytes of an archive that is imported."""
+    import_messages_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Messages of an archive that is imported: they are written in one transaction."""
+    import_runs_max: int = Field(default=5_000, ge=1, le=1_000_000)
+    """Runs of an archive that is imported."""
     reader_threads: int = Field(default=4, ge=1, le=64)
     """Threads that read a file."""
     postgres_connections: int = Field(default=8, ge=1, le=256)
@@ -425,6 +433,10 @@ class Settings(BaseSettings):
             Limit("max_pending_bytes", self.max_pending_bytes, "bytes"),
             Limit("max_model_steps", self.max_model_steps, "items"),
             Limit("streams_max", self.streams_max, "items"),
+            Limit("imports_max", self.imports_max, "items"),
+            Limit("import_bytes_max", self.import_bytes_max, "bytes"),
+            Limit("import_messages_max", self.import_messages_max, "items"),
+            Limit("import_runs_max", self.import_runs_max, "items"),
             Limit("cancel_grace_seconds", self.cancel_grace_seconds, "seconds"),
             Limit("request_keep_seconds", self.request_keep_hours * 3600, "seconds"),
             Limit("bookmark_milliseconds", round(self.bookmark_seconds * 1000), "milliseconds"),

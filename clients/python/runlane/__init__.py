@@ -7,6 +7,9 @@ from runlane._access_calls import (
     ApiKey,
     CreatedKey,
 )
+from runlane._archive_calls import (
+    ImportedSession,
+)
 from runlane._client import (
     Client,
 )
@@ -150,6 +153,11 @@ from runlane._run_models import (
     ToolCall,
     Usage,
 )
+from runlane._transcripts import (
+    Transcript,
+    TranscriptError,
+    read_transcripts,
+)
 from runlane.errors import (
     ActivationMismatch,
     AgentNotFound,
@@ -259,6 +267,7 @@ __all__ = [
     "FormAnswer",
     "FormPrompt",
     "HistoryAtRun",
+    "ImportedSession",
     "Input",
     "InputEmpty",
     "Interaction",
@@ -382,10 +391,13 @@ __all__ = [
     "ToolSource",
     "ToolSpec",
     "ToolUseBlock",
+    "Transcript",
+    "TranscriptError",
     "TransportError",
     "UnknownBlock",
     "UnknownEvent",
     "Usage",
     "Verdict",
+    "read_transcripts",
     "tool",
 ]

@@ -108,6 +108,7 @@ POLICIES: Final[dict[type[Message], Policy]] = {
     admin_pb.RevokeKeyRequest: _PLAIN,
     admin_pb.GetOverviewRequest: _PLAIN,
     admin_pb.ListExecutorsRequest: _PLAIN,
+    admin_pb.ImportSessionRequest: _PLAIN,
     server_pb.GetServerInfoRequest: _PLAIN,
 }
 

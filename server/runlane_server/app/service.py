@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from runlane_server.app.archives import Archives
 from runlane_server.app.base import Services
 from runlane_server.app.control import Control
 from runlane_server.app.execution import Execution
@@ -58,7 +59,7 @@ class Committed:
             self.timers.renewed(key, activation_id, expire_time)
 
 
-class App(Sessions, Inputs, Control, Execution, Queries, Streams, Overviews):
+class App(Sessions, Inputs, Control, Execution, Archives, Queries, Streams, Overviews):
     """The use cases of one server process."""
 
     def __init__(

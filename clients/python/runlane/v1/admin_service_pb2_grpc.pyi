@@ -58,6 +58,17 @@ class AdminServiceStub:
     """Lists the executors that poll or did within the last hour, and those that have
     activations, by id.
     """
+    ImportSession: _grpc.StreamUnaryMultiCallable[_admin_service_pb2.ImportSessionRequest, _admin_service_pb2.ImportSessionResponse]
+    """Makes a session from the records of an archive: with the same messages, numbers, times,
+    runs and summaries, and the same fork points; with new ids of its runs. It is open and
+    idle, in the namespace of the call, wherever the archive comes from. All or nothing is
+    stored, in one transaction, once the last record is there and fits the others.
+
+    Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
+    them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+    names the record by its place in the whole stream, from 0: `records[7].message.role`;
+    SESSION_EXISTS, QUOTA_EXCEEDED.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -88,6 +99,17 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListExecutors: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListExecutorsRequest, _admin_service_pb2.ListExecutorsResponse]  # type: ignore[assignment]
     """Lists the executors that poll or did within the last hour, and those that have
     activations, by id.
+    """
+    ImportSession: _aio.StreamUnaryMultiCallable[_admin_service_pb2.ImportSessionRequest, _admin_service_pb2.ImportSessionResponse]  # type: ignore[assignment]
+    """Makes a session from the records of an archive: with the same messages, numbers, times,
+    runs and summaries, and the same fork points; with new ids of its runs. It is open and
+    idle, in the namespace of the call, wherever the archive comes from. All or nothing is
+    stored, in one transaction, once the last record is there and fits the others.
+
+    Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
+    them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+    names the record by its place in the whole stream, from 0: `records[7].message.role`;
+    SESSION_EXISTS, QUOTA_EXCEEDED.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -158,6 +180,23 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_service_pb2.ListExecutorsResponse, _abc.Awaitable[_admin_service_pb2.ListExecutorsResponse]]:
         """Lists the executors that poll or did within the last hour, and those that have
         activations, by id.
+        """
+
+    @_abc_1.abstractmethod
+    def ImportSession(
+        self,
+        request_iterator: _MaybeAsyncIterator[_admin_service_pb2.ImportSessionRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ImportSessionResponse, _abc.Awaitable[_admin_service_pb2.ImportSessionResponse]]:
+        """Makes a session from the records of an archive: with the same messages, numbers, times,
+        runs and summaries, and the same fork points; with new ids of its runs. It is open and
+        idle, in the namespace of the call, wherever the archive comes from. All or nothing is
+        stored, in one transaction, once the last record is there and fits the others.
+
+        Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
+        them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+        names the record by its place in the whole stream, from 0: `records[7].message.role`;
+        SESSION_EXISTS, QUOTA_EXCEEDED.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
