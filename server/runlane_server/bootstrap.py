@@ -8,6 +8,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -18,16 +19,17 @@ from uuid_utils import uuid7
 
 from runlane_server.access_settings import JwtConfig
 from runlane_server.app.base import Limits, Services
-from runlane_server.app.keys import KeyRing
+from runlane_server.app.keys import RELOAD_SECONDS, KeyRing
 from runlane_server.app.service import App, Committed
 from runlane_server.core.model import Rules
 from runlane_server.executors import EMBEDDED_PREFIX, EmbeddedExecutor
 from runlane_server.quota_settings import default_quota, own_quotas
 from runlane_server.runtime.bus import Bus
-from runlane_server.runtime.clock import Clock
+from runlane_server.runtime.clock import Clock, StoreClock
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Time
 from runlane_server.runtime.quotas import make_quotas
+from runlane_server.runtime.roster import SharedDispatch
 from runlane_server.runtime.stats import Stats
 from runlane_server.settings import Settings, SettingsError, is_database
 from runlane_server.store.base import Store
@@ -47,6 +49,7 @@ from runlane_server.transport.server import GrpcServer, GrpcSettings
 from runlane_server.transport.tls import TlsFiles
 
 if TYPE_CHECKING:
+    from runlane_server.observability.traces import Traces
     from runlane_server.transport.tokens import JwtTokens
 
 log = structlog.get_logger(__name__)
@@ -89,8 +92,8 @@ def _postgres() -> ModuleType:
     return postgres
 
 
-def make_app(settings: Settings, store: Store, clock: Time) -> App:
-    """Makes the use cases over an open store."""
+def make_app(settings: Settings, store: Store, clock: Time, traces: "Traces | None" = None) -> App:
+    """Makes the use cases over an open store; `traces` records the ends of runs."""
     rules = Rules(
         default_agent=settings.default_agent,
         agents=frozenset(settings.agents),
@@ -106,10 +109,12 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
         cancel_grace=settings.cancel_grace_seconds * MICROSECONDS,
         sweep_delay=int(settings.sweep_delay_seconds * MICROSECONDS),
     )
-    bus, dispatch, codec = Bus(settings.bookmark_seconds), Dispatch(), ProtoCodec()
+    bus, codec = Bus(settings.bookmark_seconds), ProtoCodec()
+    dispatch = Dispatch() if store.shared is None else SharedDispatch()
     stats = Stats()
     quotas = make_quotas(default_quota(settings), own_quotas(settings), store.usage, clock.now)
-    observer = Committed(bus, dispatch, stats, quotas)
+    watcher = traces.committed if traces is not None else None
+    observer = Committed(bus, dispatch, stats, quotas, watcher)
     engine = Engine(
         store,
         codec,
@@ -126,6 +131,7 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
     limits = Limits(
         settings.streams_max,
         settings.request_keep_hours * 3600 * MICROSECONDS,
+        settings.feeds_max,
         settings.imports_max,
         settings.import_bytes_max,
         settings.import_messages_max,
@@ -133,7 +139,8 @@ def make_app(settings: Settings, store: Store, clock: Time) -> App:
     )
     services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits, quotas)
     limits_shown = [*FIXED_LIMITS, *settings.limits()]
-    return App(services, observer, metadata.version("runlane"), limits_shown)
+    version, interval = metadata.version("runlane"), settings.poll_interval_seconds
+    return App(services, observer, version, limits_shown, interval)
 
 
 async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
@@ -151,22 +158,25 @@ async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    clock = Clock()
     store = make_store(settings)
-    await store.open(clock.now(), EMBEDDED_PREFIX)
+    traces = _traces() if settings.otel else None
+    await store.open(Clock().now(), EMBEDDED_PREFIX)
     try:
-        app = make_app(settings, store, clock)
-        keys = KeyRing(store, clock, new_id)
+        clock = await _clock(store)
+        app = make_app(settings, store, clock, traces)
+        keys = KeyRing(store, clock, new_id, _reload_seconds(settings, store))
         await app.start()
         await keys.start()
         _collect_rarely()
         try:
-            await _serve(app, keys, clock, settings, ready, stop)
+            await _serve(app, keys, clock, settings, ready, stop, traces)
         finally:
             await keys.close()
             await app.close()
     finally:
         await store.close()
+        if traces is not None:
+            await asyncio.to_thread(traces.close)
 
 
 @contextlib.asynccontextmanager
@@ -179,11 +189,11 @@ async def private_server(settings: Settings) -> AsyncIterator[str]:
         StoreHeld: A server has it.
         StoreError: The store will not be opened.
     """
-    clock = Clock()
     store = make_store(settings)
     # No embedded prefix: nothing is said here of the executors of a server.
-    await store.open(clock.now(), "")
+    await store.open(Clock().now(), "")
     try:
+        clock = await _clock(store)
         server = GrpcServer(make_app(settings, store, clock), KeyRing(store, clock, new_id))
         with tempfile.TemporaryDirectory(prefix="runlane-") as folder:
             address = f"unix:{Path(folder, 'keys.sock')}"
@@ -194,6 +204,32 @@ async def private_server(settings: Settings) -> AsyncIterator[str]:
                 await server.drain(1)
     finally:
         await store.close()
+
+
+async def _clock(store: Store) -> Time:
+    """Returns the time of this machine, or that of a store that other machines use too."""
+    if store.shared is None:
+        return Clock()
+    return StoreClock((await store.shared.moved("")).time)
+
+
+def _reload_seconds(settings: Settings, store: Store) -> float:
+    return RELOAD_SECONDS if store.shared is None else settings.poll_interval_seconds
+
+
+def _traces() -> "Traces":
+    try:
+        # Only who wants it needs its libraries.
+        from runlane_server.observability.traces import (  # noqa: PLC0415
+            NoExporterError,
+            start_traces,
+        )
+    except ImportError as error:
+        raise SettingsError(f"otel needs runlane[otel]: {error}") from error
+    try:
+        return start_traces(metadata.version("runlane"))
+    except NoExporterError as error:
+        raise SettingsError(f"otel: {error}") from error
 
 
 def _collect_rarely() -> None:
@@ -247,6 +283,7 @@ async def _serve(
     settings: Settings,
     ready: Callable[[list[str]], None],
     stop: asyncio.Event,
+    traces: "Traces | None",
 ) -> None:
     server = GrpcServer(
         app,
@@ -254,10 +291,15 @@ async def _serve(
         GrpcSettings(
             reflection=settings.reflection,
             channelz=settings.channelz,
+            max_stream_seconds=settings.max_stream_seconds,
             max_connection_age=settings.max_connection_age_seconds or None,
+            max_connection_age_grace=settings.max_connection_age_grace_seconds,
+            keepalive=settings.keepalive_seconds,
+            keepalive_timeout=settings.keepalive_timeout_seconds,
         ),
         await _identity(settings, keys, clock),
         app.stats,
+        traces,
     )
     async with contextlib.AsyncExitStack() as stack:
         # The embedded executor is a client like any other, at a door that nobody else can
@@ -278,7 +320,9 @@ async def _serve(
         ready([_bound(*one) for one in zip(settings.listen, ports, strict=False)])
         await stop.wait()
         log.info("draining", grace_seconds=settings.drain_grace_seconds)
-        finish = embedded.drain if embedded is not None else None
+        finish = None
+        if embedded is not None:
+            finish = partial(embedded.drain, settings.agent_grace_seconds)
         await server.drain(settings.drain_grace_seconds, finish)
 
 
@@ -287,7 +331,7 @@ async def _serve_metrics(app: App, address: str, stack: contextlib.AsyncExitStac
     if not address:
         return
     # The library is an import of its own weight, and not everybody wants it.
-    from runlane_server.observability import MetricsServer  # noqa: PLC0415
+    from runlane_server.observability.metrics import MetricsServer  # noqa: PLC0415
 
     metrics = MetricsServer(app)
     host, _, port = address.rpartition(":")

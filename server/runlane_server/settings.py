@@ -320,6 +320,9 @@ class Settings(BaseSettings):
 
     drain_grace_seconds: float = Field(default=10.0, ge=0, le=3600)
     """How long calls in flight may take after the server was asked to stop."""
+    agent_grace_seconds: float = Field(default=5.0, ge=0, le=3600)
+    """How long runs of the server's own agents may take to end before that; the others are
+    given back."""
     linger_milliseconds: float = Field(default=5.0, ge=0, le=1000)
     """How long a write may wait under load for others to share its transaction."""
     batch_max: int = Field(default=256, ge=1, le=10_000)
@@ -328,6 +331,11 @@ class Settings(BaseSettings):
     """Sessions whose state is kept in memory."""
     streams_max: int = Field(default=10_000, ge=1)
     """Event streams that are open at the same time."""
+    feeds_max: int = Field(default=64, ge=1, le=10_000)
+    """Feeds of whole namespaces that are open at the same time."""
+    max_stream_seconds: int = Field(default=3600, ge=1, le=86_400)
+    """How long an event stream is open before the server ends it: its reader goes on by its
+    cursor."""
     imports_max: int = Field(default=4, ge=1, le=1000)
     """Imports of sessions that go on at the same time; each is kept in memory until it is whole."""
     import_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024, le=1024 * 1024 * 1024)
@@ -339,9 +347,11 @@ class Settings(BaseSettings):
     reader_threads: int = Field(default=4, ge=1, le=64)
     """Threads that read a file."""
     postgres_connections: int = Field(default=8, ge=1, le=256)
-    """Connections that read a PostgreSQL database; two more write and hold it."""
+    """Connections that read a PostgreSQL database; one more writes, and one hears other servers."""
     postgres_statement_timeout_seconds: float = Field(default=30.0, ge=1, le=3600)
     """How long a statement may take on PostgreSQL."""
+    poll_interval_seconds: float = Field(default=1.0, ge=0.05, le=60)
+    """How often a server on PostgreSQL looks what others did, where it is not told."""
 
     default_agent: Annotated[str, Field(pattern=f"^$|{_NAME}")] = ""
     """Agent of runs for which neither the run nor the session names one."""
@@ -367,6 +377,12 @@ class Settings(BaseSettings):
     """How often an idle event stream says where it is."""
     max_connection_age_seconds: int = Field(default=0, ge=0)
     """Connections older than this are asked to come again. 0: never."""
+    max_connection_age_grace_seconds: int = Field(default=300, ge=1, le=86_400)
+    """How long calls may go on on a connection that was asked; streams and waits end before."""
+    keepalive_seconds: int = Field(default=30, ge=1, le=7200)
+    """After how much silence a client is asked for a sign of life."""
+    keepalive_timeout_seconds: int = Field(default=10, ge=1, le=600)
+    """How long it may take to give one; then its connection is dropped."""
 
     quota_requests_per_second: Amount = 0
     """Calls of a namespace. 0: no limit, as with all quotas."""
@@ -385,6 +401,8 @@ class Settings(BaseSettings):
 
     metrics_listen: Annotated[str, AfterValidator(_metrics_address)] = ""
     """Where to serve metrics for Prometheus: HOST:PORT. Empty: nowhere."""
+    otel: bool = False
+    """Export traces by OpenTelemetry; the standard OTEL_ variables say where to, and which."""
     channelz: bool = False
     """Serve gRPC's channelz."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -433,6 +451,8 @@ class Settings(BaseSettings):
             Limit("max_pending_bytes", self.max_pending_bytes, "bytes"),
             Limit("max_model_steps", self.max_model_steps, "items"),
             Limit("streams_max", self.streams_max, "items"),
+            Limit("feeds_max", self.feeds_max, "items"),
+            Limit("max_stream_seconds", self.max_stream_seconds, "seconds"),
             Limit("imports_max", self.imports_max, "items"),
             Limit("import_bytes_max", self.import_bytes_max, "bytes"),
             Limit("import_messages_max", self.import_messages_max, "items"),
@@ -441,6 +461,11 @@ class Settings(BaseSettings):
             Limit("request_keep_seconds", self.request_keep_hours * 3600, "seconds"),
             Limit("bookmark_milliseconds", round(self.bookmark_seconds * 1000), "milliseconds"),
             Limit("max_connection_age_seconds", self.max_connection_age_seconds, "seconds"),
+            Limit(
+                "max_connection_age_grace_seconds",
+                self.max_connection_age_grace_seconds,
+                "seconds",
+            ),
         ]
 
     def check(self, environ: Mapping[str, str] | None = None) -> None:

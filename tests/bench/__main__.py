@@ -14,7 +14,7 @@ from pathlib import Path
 
 import uvloop
 
-from tests.bench import calls, engine, figures, processes, streams
+from tests.bench import calls, engine, figures, processes, replicas, streams
 from tests.bench.plan import Plan
 
 WORK = {
@@ -32,6 +32,7 @@ WORK = {
     "idle": streams.idle,
     "pages": engine.pages,
     "lists": engine.lists,
+    "replicas": replicas.replicas,
 }
 
 

@@ -72,17 +72,18 @@ class Child:
         self.stop()
 
 
-def server(folder: Path, store: str, **settings: object) -> Child:
-    """Starts Runlane as users do; settings go through the environment."""
+def server(folder: Path, store: str, *, core: int = SERVER_CORE, **settings: object) -> Child:
+    """Starts Runlane as users do, on a file or a database; settings go through the environment."""
     return Child(
         "runlane_server",
         "serve",
         "--listen",
         "127.0.0.1:0",
         "--store",
-        f"sqlite:{folder / store}",
+        store if "://" in store else f"sqlite:{folder / store}",
         "--log-level",
         "warning",
+        core=core,
         log=folder / "server.log",
         env={f"RUNLANE_{key.upper()}": str(value) for key, value in settings.items()},
     )

@@ -1,8 +1,7 @@
-"""What concerns a PostgreSQL database alone: who holds it, what it is, what is lost with it."""
+"""What concerns a PostgreSQL database alone: what it is, what is lost with it."""
 
 import asyncio
 import contextlib
-import os
 
 import asyncpg
 import pytest
@@ -15,7 +14,7 @@ from runlane_server.store.base import (
 from runlane_server.store.errors import StoreRefused, StoreUnavailable
 from runlane_server.store.migrate import Migration, read_migrations
 from runlane_server.store.postgres import Address, PostgresStore, check_database, schema
-from runlane_server.store.postgres.hold import MIGRATING
+from runlane_server.store.postgres.schema import MIGRATING
 from store_builders import Scripted, request
 from support.postgres import PASSWORD
 
@@ -175,120 +174,11 @@ async def test_what_cannot_be_reached_is_refused_without_its_password(postgres_s
     assert "hush" not in repr(Address("postgresql://runlane:hush-hush@host/test"))
 
 
-# --- one server a database -------------------------------------------------------------
-
-
-async def test_second_opener_is_refused_and_told_who_holds_it(postgres, one):
-    await refused(postgres, "in use by", f":{os.getpid()}", "one server a database")
-    s = Scripted()
-    await write(one, s.create().unit())
-    info = one.info
-    await one.close()
-    assert await opened(postgres) == info
-
-
-async def _cut(postgres, purpose):
-    sql = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"  # noqa: S608
-        f" WHERE application_name LIKE 'runlane {purpose} %'"
-    )
-    assert [row[0] for row in await run(postgres, sql)] == [True]
-
-
 async def _goes_on(store):
     async def holds():
         return await store.commit([CommitUnit()]) == [Committed()]
 
     await within(10, holds)
-
-
-async def _held_anew(store, before):
-    """Waits until the connection that held the store is known to be lost, and there is another."""
-
-    async def holds():
-        return store._hold.conn is not before and not store._hold._why_not
-
-    await within(10, holds)
-
-
-async def test_store_is_away_until_it_is_held_again(postgres, one, monkeypatch):
-    s = Scripted()
-    await write(one, s.create().unit())
-    allowed = asyncio.Event()
-    take = one._hold._take_again
-
-    async def later():
-        await allowed.wait()
-        return await take()
-
-    monkeypatch.setattr(one._hold, "_take_again", later)
-    await _cut(postgres, "hold")
-
-    async def away():
-        return type((await one.commit([CommitUnit()]))[0]) is Unavailable
-
-    await within(5, away)
-    for call in (one.load(s.key), one.live(s.key, 1, 1, 1), one.sweep(s.key, 1)):
-        with pytest.raises(StoreUnavailable):
-            await call
-    allowed.set()
-    await _goes_on(one)
-    await write(one, s.start().unit())
-    assert (await one.load(s.key)).token == s.token
-    await refused(postgres, "in use")
-
-
-async def test_server_that_was_taken_over_writes_nothing_more(postgres, one):
-    s = Scripted()
-    await write(one, s.create().unit())
-    token = s.token
-    await run(postgres, "UPDATE runlane.store SET holder = 'another'")
-    (outcome,) = await one.commit([s.start().unit()])
-    assert isinstance(outcome, Unavailable)
-    assert "another server" in outcome.detail
-    with pytest.raises(StoreUnavailable):
-        await one.sweep(s.key, 1)
-    assert (await one.load(s.key)).token == token
-    await _cut(postgres, "hold")
-
-    async def gone():
-        return "start this one anew" in (await one.commit([CommitUnit()]))[0].detail
-
-    await within(5, gone)
-    with pytest.raises(StoreUnavailable):
-        await one.load(s.key)
-
-
-async def test_opener_waits_for_a_transaction_of_who_had_the_store(postgres, one, monkeypatch):
-    """The lock was lost in the middle of a batch: whoever opens next sees it, or it is not there."""
-    s = Scripted()
-    await write(one, s.create().unit())
-    entered, go = asyncio.Event(), asyncio.Event()
-    together = one.committer._together
-
-    async def slow(conn, **how):
-        done = await together(conn, **how)
-        entered.set()
-        await go.wait()
-        return done
-
-    async def never():
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(one.committer, "_together", slow)
-    monkeypatch.setattr(one._hold, "_take_again", never)
-    writing = asyncio.ensure_future(one.commit([s.start(b"just in time").unit()]))
-    await entered.wait()
-    await _cut(postgres, "hold")
-    other = PostgresStore(Address(postgres))
-    opening = asyncio.ensure_future(other.open(0, ""))
-    await asyncio.sleep(0.3)
-    assert not opening.done()
-    go.set()
-    assert await writing == [Committed()]
-    await opening
-    assert [one.data for one in await other.messages(s.key, 1, 9, 9, 999)] == [b"just in time"]
-    await other.close()
 
 
 # --- connections that are lost ---------------------------------------------------------
@@ -299,7 +189,7 @@ async def test_lost_connection_in_a_batch_makes_all_of_it_unavailable(postgres_s
     await write(one, s.create().unit(), other.create().unit())
     for point in ("unit", "commit"):
         token, sequence, messages = s.token, s.sequence, s.messages
-        asked, held = request(s.session_id), one._hold.conn
+        asked = request(s.session_id)
 
         def cut(where, point=point, store=one):
             if where == point:
@@ -310,7 +200,6 @@ async def test_lost_connection_in_a_batch_makes_all_of_it_unavailable(postgres_s
         outcomes = await one.commit([s.start().unit(asked), CommitUnit()])
         assert [type(outcome) for outcome in outcomes] == [Unavailable, Unavailable]
         await _goes_on(one)
-        await _held_anew(one, held)
         assert await one.find_request(asked.key) is None
         assert (await one.load(s.key)).token == token
         s.token, s.sequence, s.messages = token, sequence, messages
@@ -369,7 +258,7 @@ async def test_cancelled_calls_leave_no_connection_behind(postgres, one):
     await one.live(s.key, 5, 99, 9)
     sql = "SELECT state FROM pg_stat_activity WHERE datname = 'test' AND pid <> pg_backend_pid()"
     states = [row[0] for row in await run(postgres, sql)]
-    assert states == ["idle"] * 4, "two read, one writes, one holds"
+    assert states == ["idle"] * 4, "two read, one writes, one listens"
 
 
 async def test_role_that_does_not_wait_for_the_disk_waits_here(postgres):

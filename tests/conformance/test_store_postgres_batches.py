@@ -6,7 +6,13 @@ import pytest
 from runlane_server.core.model import SessionRecord
 from runlane_server.core.rows import SessionUpdated
 from runlane_server.core.words import InteractionState, Phase
-from runlane_server.store.base import Committed, Rejected, SessionFilter
+from runlane_server.store.base import (
+    FEED_START,
+    Committed,
+    Rejected,
+    SessionFilter,
+    SharedBlock,
+)
 from runlane_server.store.postgres import Address, PostgresStore, connect
 from store_builders import Scripted, request
 
@@ -70,7 +76,8 @@ def seen(monkeypatch):
         call = getattr(connect._Connection, name)
 
         def watched(self, query, *args, **how):
-            found.append(query)
+            if "pg_notify" not in query:  # on a connection of its own, when it comes to it
+                found.append(query)
             return call(self, query, *args, **how)
 
         monkeypatch.setattr(connect._Connection, name, watched)
@@ -114,6 +121,8 @@ def _reads(store, s):
     yield store.load(s.key)
     yield store.live(s.key, 9, 99, 9)
     yield store.events(s.key, 0, 99, 9, 99)
+    yield store.feed("default", FEED_START, 9, 99)
+    yield store.feed_end()
     yield store.messages(s.key, 1, 99, 9, 99)
     yield store.messages_by_number(s.key, [1, 2])
     yield store.ancestors(s.key, 9)
@@ -121,6 +130,17 @@ def _reads(store, s):
     yield store.submission("default", "sub_x")
     yield store.find_session_of_submission("default", "sub_x")
     yield store.expire_requests(0, 10)
+    shared = store.shared
+    yield shared.tokens([s.key])
+    yield shared.moved("1:1:")
+    yield shared.queued_for([("default", "main")], 0, 9)
+    yield shared.due(0, 0, 9)
+    yield shared.met("me", [], 0)
+    yield shared.roster("me", 0, 0)
+    yield shared.drained_among([("default", "exe")])
+    yield shared.put_blocks("me", [block := SharedBlock(s.key, "str_x", 1, b"text")], [block], 0)
+    yield shared.blocks("you", {s.key: 0}, 99)
+    yield shared.commit_locked([s.key], lambda _: [])
 
 
 SORTED = (
@@ -128,8 +148,10 @@ SORTED = (
     "FROM sessions s CROSS JOIN unnest(",
     "FOR NO KEY UPDATE",
     "WITH RECURSIVE",
+    "WITH page",
+    "JOIN deltas d ON",
 )
-"""What is sorted is a page, a batch, or a line of forks."""
+"""What is sorted is a page, a batch, a line of forks, or the blocks on their way that are read."""
 
 
 BY_ID = r"\b(key|(?!proxy_)\w+_id) = "

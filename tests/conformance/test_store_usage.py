@@ -7,6 +7,7 @@ import pytest
 from runlane_server.core.rows import SessionDeleted, TimerSet
 from runlane_server.core.words import TimerKind
 from runlane_server.store.base import Committed, CommitUnit, Conflict, Duplicate, Usage
+from runlane_server.store.migrate import read_migrations
 from runlane_server.store.postgres import Address, PostgresStore
 from runlane_server.store.postgres.connect import SCHEMA
 from runlane_server.store.sqlite import SqliteStore
@@ -101,7 +102,7 @@ async def test_a_database_of_the_version_before_is_measured(postgres):
     await store.close()
     conn = await asyncpg.connect(postgres, server_settings={"search_path": SCHEMA})
     await conn.execute("ALTER TABLE sessions DROP COLUMN stored_bytes")
-    await conn.execute("DELETE FROM migrations WHERE version = 3")
+    await conn.execute(read_migrations("runlane_server.store.postgres")[2].sql)
     await conn.close()
     store = PostgresStore(Address(postgres))
     await store.open(0, "")

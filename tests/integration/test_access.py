@@ -83,6 +83,7 @@ OTHERS = {
     # Before a poll there names an agent as it is named here.
     "AdminService/GetOverview": "",
     "AdminService/ListExecutors": "",
+    "AdminService/StreamFeed": "",
     "ExecutorService/PollActivation": "",
     "ExecutorService/DrainExecutor": "",
     "ExecutorService/Heartbeat": "RUN_NOT_FOUND",

@@ -149,6 +149,7 @@ async def test_required_ids_that_are_empty_are_refused_by_field(link: Link, path
         "ListStalledRuns",
         "GetOverview",
         "ListExecutors",
+        "StreamFeed",
     }
     if method.name in optional:
         return

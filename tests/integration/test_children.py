@@ -23,7 +23,7 @@ from runlane import (
 )
 from runlane._executor.batch import Batch
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 SECONDS = 60
 
 

@@ -285,8 +285,9 @@ def test_the_readme_program_runs_as_written_and_again(address, tmp_path):
     run_program(programs[0][1], address, tmp_path, "completed HELLO\n")
 
 
-def test_the_programs_of_the_python_page_run_as_written(address, tmp_path):
-    page = ROOT / "docs" / "python.md"
+@pytest.mark.parametrize("name", ["python.md", "feed.md"])
+def test_the_programs_of_a_page_run_as_written(name, address, tmp_path):
+    page = ROOT / "docs" / name
     programs = blocks(page, "python run")
     printed = [body for info, body in blocks(page) if info == "text"]
     assert len(programs) == len(printed) > 0

@@ -1,16 +1,26 @@
 """Forks: exactly the prefix, nothing shared that can change, nothing half made."""
 
 import asyncio
-import sqlite3
 import time
-from contextlib import closing
 
 import grpc
 import pytest
 from runlane.v1 import history_service_pb2, session_service_pb2
-from support_server import EVENT, MODE, Link, dense, failed, refused, told, unique, until, within
+from support_server import (
+    EVENT,
+    MODE,
+    Link,
+    ask,
+    dense,
+    failed,
+    refused,
+    told,
+    unique,
+    until,
+    within,
+)
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
 
 async def five_runs(link: Link, session: str) -> list[str]:
@@ -191,12 +201,11 @@ async def test_deleting_the_source_and_sweeping_it_harms_no_fork(make_server):
 
 
 def rows_of_runs(server, session: str) -> int:
-    with closing(sqlite3.connect(f"file:{server.path}?mode=ro", uri=True)) as conn:
-        return conn.execute(
-            "SELECT count(*) FROM runs r JOIN sessions s ON s.key = r.session_key"
-            " WHERE s.session_id = ?",
-            (session,),
-        ).fetchone()[0]
+    count = (
+        "SELECT count(*) FROM runs r JOIN sessions s ON s.key = r.session_key"
+        " WHERE s.session_id = ?"
+    )
+    return ask(server.store, count, session)[0][0]
 
 
 async def test_a_live_run_is_no_fork_point_and_earlier_ones_of_its_session_are(link: Link):

@@ -33,7 +33,7 @@ from support_server.turns import (
     results,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 SHORTEST = 5
 GRACE = 1
 CALLS = ("c1", "c2")

@@ -23,7 +23,7 @@ from support_server import (
     within,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
 SHORTEST = 5
 RUN = run_pb2.Run

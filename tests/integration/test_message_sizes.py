@@ -20,7 +20,7 @@ from support_server import (
     unique,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
 LIMIT = 3 * 1024 * 1024
 TRANSPORT_LIMIT = 8 * 1024 * 1024

@@ -18,7 +18,7 @@ from support_server import (
     unique,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
 SUBMISSION = submission_pb2.Submission
 

@@ -11,7 +11,7 @@ from runlane.v1 import history_service_pb2 as history_pb
 from runlane.v1 import session_service_pb2 as session_pb
 from support_server import EVENT, MODE, Link, dense, failed, refused, told, unique
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
 ORDER = history_pb.ListSessionsRequest.Order
 

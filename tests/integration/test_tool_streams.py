@@ -33,7 +33,7 @@ from support_server.turns import (
     unpause,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 CALLS = ("c1", "c2", "c3")
 
 

@@ -30,7 +30,7 @@ from support_server.turns import (
     results,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 CALLS = ("c1", "c2")
 STATE = submission_pb2.Submission
 

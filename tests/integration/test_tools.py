@@ -20,7 +20,7 @@ from runlane import (
 )
 from tools_lane import SECONDS, Turns, call, session
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
 
 async def kinds(client, session_id, noun="") -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 import runlane
 from runlane import Agent, Client, Executor, ModelResponse, SessionManager, StopReason, tool
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 SECONDS = 60
 PROGRAM = Path(__file__).with_name("tools_executor.py")
 

@@ -22,7 +22,7 @@ from runlane import (
 from support.gate import yielded
 from tools_lane import SECONDS, Turns, call, session
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
 
 class Address(BaseModel):

@@ -8,7 +8,7 @@ import pytest
 from runlane.v1 import history_service_pb2
 from support_server import MODE, Link, reserve, seconds, unique, within
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
 LATE = 2.0
 

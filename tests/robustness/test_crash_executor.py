@@ -19,7 +19,7 @@ from runlane.v1 import executor_service_pb2, run_pb2
 from support_server import EVENT, Link, dense, until
 from support_server.turns import RESTORED, RUN, closed_once, pause, restore, tool_calls, unpause
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 CALL = executor_service_pb2.ToolCall
 SHORT = 8
 """Seconds: short to wait for, and long enough for a busy machine to keep."""

@@ -38,16 +38,16 @@ from support_server.turns import (
     tool_calls,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 CALLS = ("c1", "c2")
 IT = "it"
 STATE = run_pb2.Activation
 
 
 @pytest.fixture
-def dying(tmp_path, store):
+def dying(tmp_path, store_of):
     """A server that dies when it is told to."""
-    server = DyingServer(tmp_path, store=store, batch_max=5000).start()
+    server = DyingServer(tmp_path, store=store_of(tmp_path), batch_max=5000).start()
     yield server
     server.kill()
     assert server.incidents() == []
@@ -258,10 +258,9 @@ async def check_whole(link: Link, runs: dict[str, str], marks) -> None:
     "rounds", [20, pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
 )
 async def test_an_executor_goes_on_from_each_point_when_the_server_was_killed(
-    make_server, store, tmp_path, monkeypatch, rounds
+    server, tmp_path, monkeypatch, rounds
 ):
     """Its runs stand at every point while the server is killed and comes back."""
-    server = make_server(store=store).start()
     stand: set[str] = set()
     gate = Gate(stand.add)
     monkeypatch.setattr(activation, "Lease", held_lease(gate))

@@ -16,7 +16,7 @@ from support_server import Link, dense, until, within
 from support_server.link import reserve, unique
 from support_server.turns import RUN, claims, closed_once, results
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 PROGRAM = Path(__file__).with_name("stopped_executor.py")
 LEASE = 6
 STALE = "FAILED_PRECONDITION STALE_ACTIVATION"

@@ -63,6 +63,7 @@ async def check_passed(link: Link, session: str, run_id: str, number: int, late:
     await link.run(session, "more")
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("count", rounds(24, 120))
 async def test_a_deadline_fires_in_time_whatever_its_silent_executor_had(link: Link, count):
     """Queued, reserved, with calls open and claimed, and waiting: four runs of each."""
@@ -78,6 +79,7 @@ async def test_a_deadline_fires_in_time_whatever_its_silent_executor_had(link: L
         await check_passed(link, session, run_id, number, LATE)
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("count", rounds(24, 120))
 async def test_a_deadline_that_passed_while_the_server_was_down_holds_at_its_start(server, count):
     sessions = [unique("down") for _ in range(count)]
@@ -130,6 +132,7 @@ async def test_a_finish_that_came_in_time_stands_though_the_store_was_slow(tmp_p
     assert server.incidents() == []
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("count", rounds(3, 20))
 async def test_two_lease_times_without_a_server_lose_no_run_of_a_healthy_executor(
     server, tmp_path, monkeypatch, count

@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import resource
+import sqlite3
 import subprocess
 import time
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
+from runlane import Agent, Client, Executor, ModelResponse
+from runlane.v1 import run_pb2
 from support_server import Link, dense, refused, seconds, told, unique, until, within
 
 pytestmark = pytest.mark.asyncio
@@ -208,6 +211,81 @@ async def test_due_decisions_that_the_disk_refused_are_made_when_there_is_space(
         assert (taken.fence.run_id, taken.fence.epoch) == (leased.fence.run_id, 2)
         await link.answer(taken.fence)
         dense(await link.events(session))
+
+
+@contextlib.asynccontextmanager
+async def full(server, link):
+    """The store takes no writes, since there is no space."""
+    _, hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+    log = server.path.with_name(server.path.name + "-wal")
+    await write_until_log_is_at_its_end(server, link, log)
+    yield
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+
+@contextlib.asynccontextmanager
+async def locked(server, _link):
+    """The store takes no writes, since another program holds its file."""
+    other = sqlite3.connect(server.path, timeout=30, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    yield
+    other.execute("ROLLBACK")
+    other.close()
+
+
+class Slow:
+    """A model that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.go, self.count = asyncio.Event(), asyncio.Event(), 0
+
+    async def complete(self, request):
+        self.count += 1
+        self.asked.set()
+        await self.go.wait()
+        return ModelResponse(text="done")
+
+
+@pytest.mark.parametrize("outage", [full, locked])
+async def test_an_outage_of_the_store_is_ridden_out_by_all_that_use_it(server, outage):
+    """A writer, a reader and an executor notice it, lose nothing, and need nobody's help."""
+    session, agent = unique("outage"), unique("agent")
+    model = Slow()
+    async with (
+        Link(server.address) as link,
+        Client(server.address, timeout=60) as client,
+        Executor(client, Agent(agent, model=model), lease_duration=5),
+    ):
+        await link.create(session)
+        run_id = (await link.submit(agent)).submission.run_id
+        await within(10, model.asked.wait())
+        events = client.events(session)
+        assert (await anext(events)).sequence == 1
+        async with outage(server, link):
+            writes = [
+                asyncio.create_task(client.update_session(session, display_name=f"n{number}"))
+                for number in range(20)
+            ]
+            error = await refused(link.submit(session, request_id="raw"))
+            assert (error.code, error.reason) == UNAVAILABLE
+            assert error.retry_seconds is not None
+            # Reads go on, and a lease outlives an outage that is longer than it.
+            assert (await link.live(session)).sequence == 1
+            model.go.set()
+            await asyncio.sleep(7)
+            assert not any(one.done() for one in writes)
+        await within(40, asyncio.gather(*writes))
+        done = await link.wait_run(run_id, wait=30)
+        assert done.outcome.stop_reason == run_pb2.Run.STOP_REASON_COMPLETED
+        assert (done.attempt, model.count) == (1, 1)
+        # Each write took effect once, and the reader has seen each.
+        seen = [(await within(10, anext(events))).sequence for _ in range(20)]
+        assert seen == list(range(2, 22))
+        assert not (await link.submit(session, request_id="raw")).replayed
+        await events.aclose()
+        await link.interrupt(session)
+    assert server.stop() == 0
+    assert server.check() == (0, "")
 
 
 async def write_until_log_is_at_its_end(server, link: Link, log) -> None:

@@ -10,8 +10,10 @@ from grpc_health.v1 import health_pb2
 from runlane import Client
 from runlane.v1 import executor_service_pb2 as executor_pb
 from runlane.v1 import history_service_pb2 as history_pb
+from runlane.v1 import run_pb2
 from runlane.v1 import session_service_pb2 as session_pb
 from support_server import (
+    EVENT,
     Link,
     refused,
     rest,
@@ -223,3 +225,77 @@ async def test_a_second_sigterm_and_a_sigint_change_nothing(server):
         assert await asyncio.to_thread(server.wait) == 0
         error = await refused(link.live("x"))
         assert error.code == grpc.StatusCode.UNAVAILABLE
+
+
+AGENT = """
+[[agent]]
+name = "slow"
+model = {{kind = "scripted", script = [{{answer = "done", delay_seconds = {delay}}}]}}
+"""
+
+
+async def test_a_drain_lets_executors_finish_while_nobody_new_comes_in(make_server, tmp_path):
+    """The server's own run ends in the drain; another's Commit is taken, a Submit is not."""
+    (tmp_path / "runlane.toml").write_text(AGENT.format(delay=3), encoding="utf-8")
+    server = make_server(agent_grace_seconds=20).start()
+    own, remote = unique("own"), unique("remote")
+    async with Link(server.address) as link:
+        spec = session_pb.SessionSpec(default_agent="slow")
+        run_id = (await link.submit(own, create_session=spec)).submission.run_id
+        await link.submit(remote)
+        fence = (await link.lease(remote)).fence
+        await until(lambda: leased(link, own))
+        begun = time.monotonic()
+        server.send(signal.SIGTERM)
+        await until(lambda: draining(link, own))
+        # Twice asked is not asked to hurry.
+        server.send(signal.SIGTERM)
+        assert not (await link.heartbeat(fence)).control.ended
+        await link.answer(fence, "in time")
+        for call in (link.submit(own), link.poll(remote, wait=0)):
+            error = await refused(call)
+            assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+            assert error.retry_seconds is not None
+        assert await asyncio.to_thread(server.wait) == 0
+        assert 2 < time.monotonic() - begun < 15
+    server.start()
+    async with Link(server.address) as link:
+        run = await link.wait_run(run_id)
+        assert run.outcome.stop_reason == run_pb2.Run.STOP_REASON_COMPLETED
+        assert run.attempt == 1
+        assert [one.content[0].text for one in await link.messages(remote)] == ["hello", "in time"]
+
+
+async def test_a_drain_gives_back_what_takes_longer_than_its_grace(make_server, tmp_path):
+    (tmp_path / "runlane.toml").write_text(AGENT.format(delay=600), encoding="utf-8")
+    server = make_server(agent_grace_seconds=0.5).start()
+    session = unique("long")
+    async with Link(server.address) as link:
+        spec = session_pb.SessionSpec(default_agent="slow")
+        run_id = (await link.submit(session, create_session=spec)).submission.run_id
+        await until(lambda: leased(link, session))
+    begun = time.monotonic()
+    assert await asyncio.to_thread(server.stop) == 0
+    assert time.monotonic() - begun < 8
+    (tmp_path / "runlane.toml").write_text("", encoding="utf-8")
+    server.start()
+    async with Link(server.address) as link:
+        # It waits in the queue, for whoever comes; nothing of it was counted as a failure.
+        taken = await link.lease("slow")
+        assert (taken.fence.run_id, taken.fence.epoch) == (run_id, 2)
+        types = {one.type for one in await link.events(session)}
+        assert EVENT.TYPE_RUN_RECOVERING not in types
+        await link.answer(taken.fence)
+
+
+async def leased(link: Link, session: str) -> bool:
+    activation = (await link.live(session)).run.activation
+    return activation.state == activation.STATE_LEASED
+
+
+async def draining(link: Link, session: str) -> bool:
+    try:
+        await link.live(session)
+    except grpc.aio.AioRpcError as error:
+        return told(error).reason == "DRAINING"
+    return False

@@ -128,6 +128,8 @@ async def ring_one(world: World) -> bool:
     """Fires one alarm that is due; False: there is none."""
     timers = world.app._timers
     if not timers._heap or timers._heap[0][0] > world.clock.now():
+        await world.hear()
+    if not timers._heap or timers._heap[0][0] > world.clock.now():
         return False
     await timers._handle(heapq.heappop(timers._heap))
     await world.engine.flush()

@@ -67,8 +67,9 @@ def in_thread(work: Coroutine[Any, Any, Any]) -> Any:
 class PostgresServer:
     """A cluster in a folder of its own; gone with it."""
 
-    def __init__(self, bin_folder: Path) -> None:
+    def __init__(self, bin_folder: Path, **settings: str) -> None:
         self._bin = bin_folder
+        self._settings = {**_SETTINGS, **settings}
         # pytest's own folders are closed to the user that the server runs as.
         self._folder = Path(tempfile.mkdtemp(prefix="runlane-postgres-"))
         self._data = self._folder / "data"
@@ -95,7 +96,7 @@ class PostgresServer:
 
     def start(self) -> None:
         command = [str(self._bin / "postgres"), "-D", str(self._data), "-p", str(self.port), "-k", str(self._folder)]  # fmt: skip
-        for name, value in _SETTINGS.items():
+        for name, value in self._settings.items():
             command += ["-c", f"{name}={value}"]
         # It ends with the thread that started it, whatever ends that: so with the tests.
         if shutil.which("setpriv"):

@@ -23,6 +23,7 @@ from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, plan
 from runlane_server.runtime.quotas import make_quotas
 from runlane_server.runtime.records import decode_state
+from runlane_server.runtime.roster import SharedDispatch
 from runlane_server.store.base import RequestKey
 from runlane_server.store.postgres import Address, PostgresStore
 from runlane_server.store.sqlite import SqliteStore
@@ -92,7 +93,8 @@ class World:
             store = SqliteStore(self.path)
         self.store = store
         await store.open(self.clock.now(), EMBEDDED)
-        bus, dispatch, codec = Bus(), Dispatch(), ProtoCodec()
+        bus, codec = Bus(), ProtoCodec()
+        dispatch = Dispatch() if store.shared is None else SharedDispatch()
         now = self.clock.now
         self.quotas = make_quotas(Quota(), self.own_quotas, self.store.usage, now)
         observer = Committed(bus, dispatch, quotas=self.quotas)
@@ -105,11 +107,11 @@ class World:
         self.services.quotas = self.quotas
         self.app = App(self.services, observer, "0", [])
         self.app._tell_parents = _told_later
-        leases = await store.leases()
-        queued = await store.queued_activations()
-        dispatch.load(queued, leases)
-        self.app._timers.load(await store.timers(), leases, queued, await store.notices())
-        dispatch.drained.update(await store.drained_executors())
+        if self.services.follower is None:
+            await self.app.load()
+        else:
+            self.services.follower.patience = 0
+            await self.hear()
 
     async def stop(self) -> None:
         await self.engine.flush()
@@ -121,6 +123,11 @@ class World:
         assert self.path is not None, "what is in memory is gone with its server"
         await self.stop()
         await self.start()
+
+    async def hear(self) -> None:
+        """Takes in what other servers on the same database did, and what they left undone."""
+        if self.services.follower is not None:
+            await self.services.follower.look()
 
     # --- asking ------------------------------------------------------------
 
@@ -180,6 +187,7 @@ class World:
 
         Without `notices` what sessions have to tell each other stays on its way.
         """
+        await self.hear()
         timers, kept = self.app._timers, []
         while timers._heap and timers._heap[0][0] <= self.clock.now():
             entry = heapq.heappop(timers._heap)

@@ -22,6 +22,8 @@ from support_server.link import (
     within,
 )
 from support_server.process import ServerProcess
+from support_server.proxy import Proxy
+from support_server.rows import ask
 
 __all__ = [
     "CANCELLED",
@@ -29,8 +31,10 @@ __all__ = [
     "EVENT",
     "MODE",
     "Link",
+    "Proxy",
     "ServerProcess",
     "Told",
+    "ask",
     "dense",
     "failed",
     "fence_of",

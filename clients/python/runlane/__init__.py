@@ -76,6 +76,8 @@ from runlane._event_models import (
 )
 from runlane._events import (
     EventStream,
+    FeedItem,
+    FeedStream,
 )
 from runlane._executor import (
     Agent,
@@ -259,6 +261,8 @@ __all__ = [
     "ExecutorStatus",
     "ExternalAnswer",
     "ExternalPrompt",
+    "FeedItem",
+    "FeedStream",
     "FieldInvalid",
     "FieldViolation",
     "Fork",

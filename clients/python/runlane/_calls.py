@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from runlane._ids import new_request_id
 from runlane._retry import POLICIES, delay, retryable
+from runlane._trace import TRACEPARENT, traceparent
 from runlane.errors import (
     ClientClosedError,
     RunlaneError,
@@ -38,12 +39,18 @@ _SERVING: Final = b"\x08\x01"
 
 _R = TypeVar("_R")
 
+KEEPALIVE_MIN: Final = 5.0
+"""Seconds. A server sends a client away that asks for signs of life more often."""
+
+_KEEPALIVE_TIMEOUT_MS: Final = 5_000
 _OPTIONS: Final = (
     # Repeats are made here alone, where the reasons of the service are known.
     ("grpc.enable_retries", 0),
-    # A dead peer is noticed within 40 s while a call is open.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    # gRPC's own pings, which measure bandwidth, hold back those while they wait: a minute.
+    ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    # By default no more than two pings go out while no data does.
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # In spite of its name, the time that one attempt to connect may take.
@@ -84,15 +91,25 @@ class Caller:
         metadata: tuple[tuple[str, str], ...],
         credentials: grpc.ChannelCredentials | None,
         channel: grpc.aio.Channel | None,
+        keepalive: float = 10.0,
     ) -> None:
+        if keepalive < KEEPALIVE_MIN:
+            raise ValueError(f"keepalive is at least {KEEPALIVE_MIN:g} s")
+        self._keepalive = keepalive
         self.target = target
         self._timeout = timeout
         self._channel = channel
         self._owned = channel is None
         self._stubs: Stubs | None = None
         self.closed = False
-        self.metadata = metadata
+        self._metadata = metadata
         self._credentials = credentials
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What each call carries; the trace that it is made in is a part of it."""
+        trace = traceparent()
+        return (*self._metadata, (TRACEPARENT, trace)) if trace else self._metadata
 
     @property
     def stubs(self) -> Stubs:
@@ -110,9 +127,10 @@ class Caller:
         return self._stubs
 
     def _open(self) -> grpc.aio.Channel:
+        options = (*_OPTIONS, ("grpc.keepalive_time_ms", int(self._keepalive * 1000)))
         if self._credentials is None:
-            return grpc.aio.insecure_channel(self.target, options=_OPTIONS)
-        return grpc.aio.secure_channel(self.target, self._credentials, options=_OPTIONS)
+            return grpc.aio.insecure_channel(self.target, options=options)
+        return grpc.aio.secure_channel(self.target, self._credentials, options=options)
 
     async def unary(
         self,

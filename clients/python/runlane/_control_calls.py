@@ -1,11 +1,20 @@
 """The calls of a client that stop, answer and bring back runs."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from runlane import _convert as convert
 from runlane._calls import Caller
-from runlane._enums import InteractionState, RestoreOutcome, StopReason, member, number_of
+from runlane._enums import (
+    InteractionState,
+    RestoreOutcome,
+    StopReason,
+    event_type,
+    member,
+    number_of,
+)
+from runlane._events import FeedStream
 from runlane._interactions import (
     Answer,
     Interaction,
@@ -17,7 +26,13 @@ from runlane._interactions import (
 )
 from runlane._models import Answered, ExecutorStatus, Overview, Page, Pausing, Restoration
 from runlane._run_models import Run, ToolCall
-from runlane.v1 import admin_service_pb2, history_service_pb2, interaction_pb2, run_pb2
+from runlane.v1 import (
+    admin_service_pb2,
+    event_pb2,
+    history_service_pb2,
+    interaction_pb2,
+    run_pb2,
+)
 from runlane.v1 import session_service_pb2 as pb
 
 
@@ -25,6 +40,7 @@ class ControlCalls:
     """Pauses, answers, recovery, and what operators need."""
 
     _caller: Caller
+    _reconnect_timeout: float
 
     async def pause(
         self,
@@ -353,3 +369,46 @@ class ControlCalls:
         request = admin_service_pb2.ListExecutorsRequest(page_size=limit, page_token=after or "")
         answer = await self._caller.unary(self._caller.stubs.admin.ListExecutors, request)
         return convert.page(map(convert.executor_status, answer.executors), answer.next_page_token)
+
+    def feed(
+        self,
+        *,
+        after: str | None = None,
+        at_end: bool = False,
+        follow: bool = True,
+        types: Iterable[str] = (),
+        include_messages: bool = False,
+        reconnect_timeout: float | None = None,
+    ) -> FeedStream:
+        """Streams the events of all sessions of the namespace, each once, to index, bill or audit.
+
+        Keep the cursor of an item together with what you made of it: who goes on after the
+        cursor misses nothing and sees nothing twice. Needs the scope admin.
+
+        Args:
+            after: A cursor that was kept, however long ago; None or empty: from the first event.
+            at_end: Only what is committed from now on instead.
+            follow: Go on with what comes; else the stream ends where the feed ended at first.
+            types: Only events of these kinds, members or dotted words. The cursor goes on over
+                all others.
+            include_messages: Put the messages into their message.appended events; not those of
+                sessions that are deleted.
+            reconnect_timeout: Seconds without a connection after which to give up; None:
+                the client's.
+
+        Raises:
+            ValueError: There is no such kind of event, or both `after` and `at_end` were given.
+        """
+        request = admin_service_pb2.StreamFeedRequest(
+            follow=follow,
+            types=[event_pb2.Event.Type.ValueType(event_type(kind)) for kind in types],
+            include_messages=include_messages,
+        )
+        if at_end and after:
+            raise ValueError("a feed starts after a cursor or at its end, not both")
+        if at_end:
+            request.at_end = True
+        else:
+            request.after_cursor = after or ""
+        patience = self._reconnect_timeout if reconnect_timeout is None else reconnect_timeout
+        return FeedStream(self._caller, request, reconnect_timeout=patience)

@@ -1,10 +1,11 @@
-"""Event streams that go on over lost connections."""
+"""Event streams that go on over lost connections: of a session, and of a namespace."""
 
 import asyncio
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any, Self
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -12,13 +13,128 @@ import grpc.aio
 from runlane._calls import Caller
 from runlane._enums import SessionEventKind
 from runlane._event_convert import control_from_pb, delta_from_pb, event_from_pb
-from runlane._event_models import Delta, Event, SessionEvent, StreamItem
+from runlane._event_models import AnyEvent, Delta, Event, SessionEvent, StreamItem
 from runlane._retry import STREAM_DEADLINE, STREAM_SILENCE, delay, reopenable
 from runlane.errors import ServiceError, StreamGapError, TransportError, from_rpc_error
+from runlane.v1 import admin_service_pb2 as admin_pb
 from runlane.v1 import session_service_pb2 as pb
 
+Item = TypeVar("Item")
 
-class EventStream:
+
+class _Resuming(ABC, Generic[Item]):
+    """Reads a stream of the service, and opens it again where its connection is lost."""
+
+    def __init__(self, caller: Caller, reconnect_timeout: float) -> None:
+        self._caller = caller
+        self._patience = reconnect_timeout
+        self._buffer: deque[Item] = deque()
+        self._call: Any = None
+        self._connected = False
+        self._lost_since: float | None = None
+        self._failures = 0
+        self._over = False
+        self._closed = asyncio.Event()
+        self._reading = False
+
+    @abstractmethod
+    def _start(self) -> Any:
+        """Starts a call after what was read."""
+
+    @abstractmethod
+    def _take(self, frame: Any) -> None:
+        """Takes what a frame holds into the buffer."""
+
+    def _yielding(self, item: Item) -> None:
+        """Takes note that an item is given to the reader."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended or was closed."""
+        return self._over or self._closed.is_set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        if self._reading:
+            raise RuntimeError("another task reads this stream; take a stream for each reader")
+        self._reading = True
+        try:
+            while not self._buffer:
+                if self._over or self._closed.is_set():
+                    raise StopAsyncIteration
+                await self._advance()
+        finally:
+            self._reading = False
+        item = self._buffer.popleft()
+        self._yielding(item)
+        return item
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Ends the stream, also for a task that waits for its next event; idempotent."""
+        self._closed.set()
+        self._buffer.clear()
+        self._drop()
+
+    def _drop(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+
+    async def _advance(self) -> None:
+        """Takes one step towards the next item: a frame, or a pause."""
+        try:
+            if self._call is None:
+                self._call = self._start()
+            async with asyncio.timeout(STREAM_SILENCE):
+                frame = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            self._drop()
+            await self._pause(from_rpc_error(error))
+        except TimeoutError:
+            self._drop()
+            await self._pause(TransportError(grpc.StatusCode.UNAVAILABLE, "the stream fell silent"))
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            self._drop()
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            if not self._closed.is_set():
+                self._caller.raise_if_closed()
+                raise
+        else:
+            if frame is grpc.aio.EOF:
+                self._drop()
+                self._over = True
+                return
+            self._connected = True
+            self._lost_since = None
+            self._take(frame)
+
+    async def _pause(self, error: ServiceError | TransportError) -> None:
+        if self._over:
+            return
+        if not reopenable(error, connected=self._connected):
+            raise error
+        now = time.monotonic()
+        if self._lost_since is None:
+            self._lost_since = now
+        self._failures += 1
+        pause = delay(self._failures, error)
+        if now + pause - self._lost_since > self._patience:
+            raise error
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closed.wait(), pause)
+
+
+class EventStream(_Resuming[StreamItem]):
     """Yields a session's events in order, each once, also over lost connections.
 
     Made by `Client.events` and `SessionManager.events`; an async iterator and an async
@@ -40,24 +156,15 @@ class EventStream:
         baseline: "asyncio.Task[int] | None" = None,
         reconnect_timeout: float = 60.0,
     ) -> None:
-        self._caller = caller
+        super().__init__(caller, reconnect_timeout)
         self._request = request
         self._baseline = baseline
-        self._patience = reconnect_timeout
         self._whole = not request.run_ids and not request.types
         # None until the first event where the stream starts with the newest few.
         self._received: int | None = (
             None if request.HasField("last_events") else request.after_sequence
         )
         self._yielded = self._received or 0
-        self._buffer: deque[StreamItem] = deque()
-        self._call: Any = None
-        self._connected = False
-        self._lost_since: float | None = None
-        self._failures = 0
-        self._over = False
-        self._closed = asyncio.Event()
-        self._reading = False
 
     @property
     def sequence(self) -> int:
@@ -66,73 +173,15 @@ class EventStream:
             return self._yielded
         return self._received or 0
 
-    @property
-    def closed(self) -> bool:
-        """Whether it has ended or was closed."""
-        return self._over or self._closed.is_set()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> StreamItem:
-        if self._reading:
-            raise RuntimeError("another task reads this stream; take a stream for each reader")
-        self._reading = True
-        try:
-            while not self._buffer:
-                if self._over or self._closed.is_set():
-                    raise StopAsyncIteration
-                await self._advance()
-        finally:
-            self._reading = False
-        item = self._buffer.popleft()
+    def _yielding(self, item: StreamItem) -> None:
         if isinstance(item, Event):
             self._yielded = item.sequence
-        return item
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Ends the stream, also for a task that waits for its next event; idempotent."""
-        self._closed.set()
-        self._buffer.clear()
-        self._drop()
-
-    def _drop(self) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call.cancel()
 
     async def _advance(self) -> None:
-        """Takes one step towards the next item: the baseline, a frame, or a pause."""
         if self._baseline is not None:
             await self._take_baseline()
             return
-        try:
-            if self._call is None:
-                self._open()
-            async with asyncio.timeout(STREAM_SILENCE):
-                frame = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            self._drop()
-            await self._pause(from_rpc_error(error))
-        except TimeoutError:
-            self._drop()
-            await self._pause(TransportError(grpc.StatusCode.UNAVAILABLE, "the stream fell silent"))
-        except (asyncio.CancelledError, grpc.aio.UsageError):
-            self._drop()
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            if not self._closed.is_set():
-                self._caller.raise_if_closed()
-                raise
-        else:
-            self._take(frame)
+        await super()._advance()
 
     async def _take_baseline(self) -> None:
         baseline = self._baseline
@@ -148,35 +197,14 @@ class EventStream:
         self._received = self._yielded = await asyncio.shield(baseline)
         self._baseline = None
 
-    def _open(self) -> None:
+    def _start(self) -> Any:
         if self._received is not None:
             self._request.after_sequence = self._received
-        self._call = self._caller.stubs.sessions.StreamEvents(
+        return self._caller.stubs.sessions.StreamEvents(
             self._request, timeout=STREAM_DEADLINE, metadata=self._caller.metadata
         )
 
-    async def _pause(self, error: ServiceError | TransportError) -> None:
-        if self._over:
-            return
-        if not reopenable(error, connected=self._connected):
-            raise error
-        now = time.monotonic()
-        if self._lost_since is None:
-            self._lost_since = now
-        self._failures += 1
-        pause = delay(self._failures, error)
-        if now + pause - self._lost_since > self._patience:
-            raise error
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closed.wait(), pause)
-
     def _take(self, frame: Any) -> None:
-        if frame is grpc.aio.EOF:
-            self._drop()
-            self._over = True
-            return
-        self._connected = True
-        self._lost_since = None
         kind = frame.WhichOneof("frame")
         if kind == "batch":
             for event in frame.batch.events:
@@ -211,3 +239,57 @@ class EventStream:
         self._received = sequence
         self._failures = 0
         return True
+
+
+class FeedItem(NamedTuple):
+    """An event of the feed.
+
+    Attributes:
+        cursor: Stands for this event and all before it: keep it with what you made of them.
+    """
+
+    cursor: str
+    event: AnyEvent
+
+
+class FeedStream(_Resuming[FeedItem]):
+    """Yields the events of all sessions of a namespace, each once, over lost connections too.
+
+    Made by `Client.feed`; an async iterator and an async context manager. It is opened again
+    as an `EventStream` is, and without `follow` ends where the feed ended when it was made.
+
+    Iterating raises what the service answers, such as `PageTokenMismatch` for a cursor of
+    another store, or the last failure once there was no connection for `reconnect_timeout`.
+    """
+
+    def __init__(
+        self, caller: Caller, request: admin_pb.StreamFeedRequest, *, reconnect_timeout: float
+    ) -> None:
+        super().__init__(caller, reconnect_timeout)
+        self._request = request
+        self._received = self._yielded = request.after_cursor
+
+    @property
+    def cursor(self) -> str:
+        """Stands for all that was yielded or filtered out; empty: nothing yet."""
+        return self._yielded if self._buffer else self._received
+
+    def _yielding(self, item: FeedItem) -> None:
+        self._yielded = item.cursor
+
+    def _start(self) -> Any:
+        if self._received:
+            self._request.after_cursor = self._received
+        return self._caller.stubs.admin.StreamFeed(
+            self._request, timeout=STREAM_DEADLINE, metadata=self._caller.metadata
+        )
+
+    def _take(self, frame: Any) -> None:
+        self._failures = 0
+        kind = frame.WhichOneof("frame")
+        if kind == "batch":
+            for entry in frame.batch.events:
+                self._buffer.append(FeedItem(entry.cursor, event_from_pb(entry.event)))
+                self._received = entry.cursor
+        elif kind == "bookmark":
+            self._received = frame.bookmark.cursor

@@ -31,7 +31,7 @@ from runlane.v1 import session_service_pb2 as session_pb
 
 FIRST_DELAY: Final = 0.05
 LONGEST_DELAY: Final = 2.0
-# A stream is ended by the server before this; the deadline only catches a lost connection.
+# A server ends a stream before this, and it is opened again. That it is met is as good.
 STREAM_DEADLINE: Final = 3600.0
 # Bookmarks come every 15 s: a stream that is silent for longer has lost its peer.
 STREAM_SILENCE: Final = 60.0

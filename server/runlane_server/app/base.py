@@ -16,8 +16,10 @@ from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.codec import Codec
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.engine import Engine, Plan, Time, plan
+from runlane_server.runtime.follower import Follower
 from runlane_server.runtime.quotas import Quotas
 from runlane_server.runtime.records import decode_cancellation, decode_state, decode_totals
+from runlane_server.runtime.relay import Relay
 from runlane_server.store.base import RequestKey, RunRow, SessionRow, Store, SubmissionRow
 
 
@@ -28,6 +30,7 @@ class Limits:
     Attributes:
         streams_max: Streams that are open at once.
         request_keep: How long a request record is kept, in microseconds.
+        feeds_max: Feeds that are open at once; each is a stream, too.
         imports_max: Imports that go on at once.
         import_bytes_max: Bytes of the records of one.
         import_messages_max: Messages of one.
@@ -36,6 +39,7 @@ class Limits:
 
     streams_max: int = 10_000
     request_keep: int = 24 * 3600 * 1_000_000
+    feeds_max: int = 64
     imports_max: int = 4
     import_bytes_max: int = 64 * 1024 * 1024
     import_messages_max: int = 10_000
@@ -47,7 +51,9 @@ class Services:
     """The parts.
 
     Attributes:
+        follower: Follows other servers on the same store; None: there can be none.
         quotas: None: no namespace has one.
+        relay: Passes deltas on to them; likewise.
         draining: No new work is taken.
         background: What goes on after the call that began it was cancelled.
     """
@@ -62,6 +68,8 @@ class Services:
     rules: Rules
     limits: Limits
     quotas: Quotas | None = None
+    follower: Follower | None = None
+    relay: Relay | None = None
     draining: bool = False
     background: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -83,7 +91,15 @@ class UseCase:
         scope = key.session_id if scope is None else scope
         request = request_of(caller, scope)
         return await self._execute(
-            plan(key, command, caller.actor, request, caller.request_hash, caller.toll)
+            plan(
+                key,
+                command,
+                caller.actor,
+                request,
+                caller.request_hash,
+                caller.toll,
+                caller.trace,
+            )
         )
 
     async def _run_row(self, namespace: str, run_id: str, session_id: str = "") -> RunRow:

@@ -82,10 +82,14 @@ class Execution(UseCase):
             return known
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
-        dispatch = services.dispatch
+        dispatch, looked = services.dispatch, False
         executor = dispatch.seen(namespace, executor_id, agents, services.clock.now())
         executor.polling += 1
         try:
+            for _ in range(2):  # One that had begun already may not know of it.
+                if services.follower is not None and not executor.met:
+                    # It may have been drained on another server.
+                    await services.follower.meet()
             while True:
                 if (namespace, executor_id) in dispatch.drained:
                     return PollView(draining=True)
@@ -101,6 +105,11 @@ class Execution(UseCase):
                         return view
                     continue
                 left = end - loop.time()
+                if left <= 0 and services.follower is not None and not looked:
+                    # Who waits is fed; who does not has not been yet.
+                    looked = True
+                    await services.follower.feed(namespace, agents)
+                    continue
                 if left <= 0:
                     # An earlier call of the same request_id may have waited beside this one.
                     known = await self._lease_known(caller, request, context_bytes_max)
@@ -114,6 +123,8 @@ class Execution(UseCase):
         """Takes no more activations to an executor."""
         services = self.services
         name = (caller.namespace, executor_id)
+        if services.follower is not None:
+            await services.follower.meet()
         answer = DrainAnswer(services.dispatch.leased_by(*name))
         unit = CommitUnit(drained_executor=name)
         request = request_of(caller, executor_id)
@@ -184,8 +195,10 @@ class Execution(UseCase):
         """Commits facts of an executor, all or none, and renews its lease."""
         services, fence = self.services, command.fence
         key = SessionKey(caller.namespace, fence.session_id)
-        slot = await services.engine.peek(key)
-        state = slot.state
+        state = (await services.engine.peek(key)).state
+        if state is None or not _holds(state, fence):
+            # Another server may have leased it.
+            state, _ = await services.engine.settled(key)
         actor = caller.actor
         if state is not None and state.run is not None and holds(state.run, fence):
             activation = state.run.activation
@@ -226,7 +239,9 @@ class Execution(UseCase):
             ) -> Sequence[Decision]:
                 return decide_with_child(states[0], states[1], command, contexts[0], contexts[1])
 
-            work = Plan((key, child), choose, actor, request, caller.request_hash)
+            work = Plan(
+                (key, child), choose, actor, request, caller.request_hash, trace=caller.trace
+            )
         summaries = [one for one in command.operations if isinstance(one, RecordCompaction)]
         for _ in range(READS_MAX):
             for one in summaries:
@@ -276,7 +291,10 @@ class Execution(UseCase):
         for delta in current:
             # What a reader is told comes from the fence, not from the piece.
             delta.run_id, delta.activation_id = fence.run_id, fence.activation_id
-        return self.services.bus.hub(key).take_deltas(current) if current else 0
+        taken = self.services.bus.hub(key).take_deltas(current) if current else 0
+        if taken and self.services.relay is not None:
+            self.services.relay.published(key)
+        return taken
 
     async def _take(
         self,
@@ -389,6 +407,7 @@ class Execution(UseCase):
         view = LeasedView(fence, run_view(row), 0, [], [], None, control)
         if state is None or state.run is None or not _holds(state, fence):
             return view
+        view.trace = state.run.trace
         view.reserved_step, step = state.run.reserved_step, state.run.steps_committed
         small = await read_small(
             store, key, plan_context(state, 0), FRAME_MESSAGES, context_bytes_max

@@ -116,7 +116,15 @@ class Inputs(UseCase):
 
         keys = (source, target) if source != target else (source,)
         result = await self._execute(
-            Plan(keys, choose, caller.actor, request, caller.request_hash, caller.toll)
+            Plan(
+                keys,
+                choose,
+                caller.actor,
+                request,
+                caller.request_hash,
+                caller.toll,
+                caller.trace,
+            )
         )
         answer: ForkAnswer = result.answer
         row = await services.store.session(target) if result.replayed else None

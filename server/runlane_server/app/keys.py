@@ -115,7 +115,19 @@ class KeyRing:
     It is as large as the keys are many, which `KEYS_MAX` bounds.
     """
 
-    def __init__(self, store: Store, clock: Time, new_id: NewId) -> None:
+    def __init__(
+        self, store: Store, clock: Time, new_id: NewId, reload_seconds: float = RELOAD_SECONDS
+    ) -> None:
+        """Makes an empty ring.
+
+        Args:
+            store: Has the keys.
+            clock: The time.
+            new_id: Makes ids.
+            reload_seconds: How often what other processes did to the keys is read, to the
+                next whole second.
+        """
+        self._reload_seconds = max(1, round(reload_seconds))
         self._store = store
         self._clock = clock
         self._new_id = new_id
@@ -190,7 +202,7 @@ class KeyRing:
             if self.on_tick is not None:
                 self.on_tick(now)
             seconds += 1
-            if seconds % RELOAD_SECONDS == 0:
+            if seconds % self._reload_seconds == 0:
                 # The store may be away; what is known of the keys stands meanwhile.
                 with suppress(StoreError):
                     await self.reload()

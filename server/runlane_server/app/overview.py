@@ -18,6 +18,8 @@ class Overviews(UseCase):
         """Counts what there is."""
         services, quotas = self.services, self.services.quotas
         counts = await services.store.counts(namespace, COUNT_MAX)
+        if services.follower is not None:
+            await services.follower.meet()
         dispatch, now = services.dispatch, services.clock.now()
         queued, oldest = dispatch.queued(namespace)
         return OverviewView(
@@ -32,18 +34,21 @@ class Overviews(UseCase):
             await quotas.used(namespace) if quotas is not None else [],
         )
 
-    def list_executors(
+    async def list_executors(
         self, namespace: str, after: str, limit: int
     ) -> tuple[list[ExecutorView], str | None]:
         """Lists executors by id; also the id that the next page is after."""
         services, dispatch = self.services, self.services.dispatch
+        if self.services.follower is not None:
+            await self.services.follower.meet()
         leases = dispatch.leases_by_executor(namespace)
         since = services.clock.now() - LISTED_SECONDS * 1_000_000
-        seen = dispatch.seen_since(namespace, since)
-        ids = sorted(one for one in seen.keys() | leases.keys() if one > after)
+        seen = dispatch.seen_since(namespace, 0)
+        listed = {name for name, one in seen.items() if one.polling or one.last_poll_time >= since}
+        ids = sorted(one for one in listed | leases.keys() if one > after)
         views = []
         for executor_id in ids[:limit]:
-            known = dispatch.executors.get((namespace, executor_id), ExecutorSeen())
+            known = seen.get(executor_id, ExecutorSeen())
             views.append(
                 ExecutorView(
                     executor_id,

@@ -245,11 +245,13 @@ class Queries(UseCase):
             rows.interactions,
         )
 
-    def list_agents(
+    async def list_agents(
         self, namespace: str, after: str, limit: int
     ) -> tuple[list[AgentView], str | None]:
         """Lists the agents that executors polled for, or that runs wait for, by name."""
         dispatch = self.services.dispatch
+        if self.services.follower is not None:
+            await self.services.follower.meet()
         now = self.services.clock.now()
         known = [one for one in dispatch.agents(namespace) if one[0] > after]
         views = [

@@ -1,31 +1,39 @@
 """All use cases together, and the life of the process that serves them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from runlane_server.app.archives import Archives
 from runlane_server.app.base import Services
 from runlane_server.app.control import Control
 from runlane_server.app.execution import Execution
+from runlane_server.app.feed import Feeds
 from runlane_server.app.inputs import Inputs
 from runlane_server.app.overview import Overviews
 from runlane_server.app.queries import Queries
 from runlane_server.app.sessions import Sessions
-from runlane_server.app.streams import Streams
 from runlane_server.app.upkeep import Upkeep
 from runlane_server.app.views import Gauges, ServerInfoView
 from runlane_server.core.model import SessionKey
 from runlane_server.core.rows import Row
 from runlane_server.runtime.bus import Bus
+from runlane_server.runtime.clock import StoreClock
 from runlane_server.runtime.dispatch import Dispatch
+from runlane_server.runtime.follower import Follower
 from runlane_server.runtime.quotas import Quotas
+from runlane_server.runtime.relay import Relay
+from runlane_server.runtime.roster import SharedDispatch
 from runlane_server.runtime.stats import Stats
 from runlane_server.runtime.timers import Timers
 from runlane_server.store.base import EventGroup
 
 
 class Committed:
-    """Tells all who keep an index of committed rows, in order, before a caller is answered."""
+    """Tells all who keep an index of committed rows, in order, before a caller is answered.
+
+    Attributes:
+        watcher: Is told of rows too, for the eyes of people; must not raise.
+    """
 
     def __init__(
         self,
@@ -33,7 +41,9 @@ class Committed:
         dispatch: Dispatch,
         stats: Stats | None = None,
         quotas: Quotas | None = None,
+        watcher: Callable[[SessionKey, Sequence[Row]], None] | None = None,
     ) -> None:
+        self.watcher = watcher
         self.bus = bus
         self.dispatch = dispatch
         self.stats = stats or Stats()
@@ -45,6 +55,8 @@ class Committed:
     ) -> None:
         """Takes note of a commit."""
         self.stats.committed(group, rows)
+        if self.watcher is not None:
+            self.watcher(key, rows)
         self.dispatch.committed(key, rows)
         if self.timers is not None:
             self.timers.committed(key, rows)
@@ -59,7 +71,7 @@ class Committed:
             self.timers.renewed(key, activation_id, expire_time)
 
 
-class App(Sessions, Inputs, Control, Execution, Archives, Queries, Streams, Overviews):
+class App(Sessions, Inputs, Control, Execution, Archives, Queries, Feeds, Overviews):
     """The use cases of one server process."""
 
     def __init__(
@@ -68,6 +80,7 @@ class App(Sessions, Inputs, Control, Execution, Archives, Queries, Streams, Over
         observer: Committed,
         version: str,
         limits: Sequence[tuple[str, int, str]],
+        poll_interval: float = 1.0,
     ) -> None:
         """Makes the use cases.
 
@@ -76,6 +89,8 @@ class App(Sessions, Inputs, Control, Execution, Archives, Queries, Streams, Over
             observer: What the engine tells of its commits.
             version: Of the server.
             limits: Name, value and unit of what a client can meet.
+            poll_interval: Seconds after which it is looked what other servers did though
+                nothing was told.
         """
         super().__init__(services)
         self._version = version
@@ -83,22 +98,48 @@ class App(Sessions, Inputs, Control, Execution, Archives, Queries, Streams, Over
         self._upkeep = Upkeep(services)
         self._timers = Timers(services.clock, self._upkeep.fire, services.engine.stats)
         observer.timers = self._timers
+        shared, dispatch = services.store.shared, services.dispatch
+        if shared is not None and isinstance(dispatch, SharedDispatch):
+            services.relay = Relay(shared, services.engine, services.bus)
+            services.follower = Follower(
+                shared,
+                services.engine,
+                services.bus,
+                dispatch,
+                self._timers,
+                services.relay,
+                poll_interval,
+            )
+            if isinstance(services.clock, StoreClock):
+                services.follower.on_time = services.clock.heard
         self._upkeeping: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Takes in what the store holds, and begins to act on time."""
-        store, dispatch = self.services.store, self.services.dispatch
-        leases = await store.leases()
-        queued = await store.queued_activations()
-        dispatch.load(queued, leases)
-        dispatch.drained.update(await store.drained_executors())
-        self._timers.load(await store.timers(), leases, queued, await store.notices())
+        follower = self.services.follower
+        if follower is None:
+            await self.load()
+        else:
+            await follower.look()
         self._timers.start()
         loop = asyncio.get_running_loop()
         self._upkeeping = [
             loop.create_task(self._upkeep.forget_requests()),
             loop.create_task(self._upkeep.listen()),
         ]
+        if follower is not None:
+            self._upkeeping.append(loop.create_task(follower.run()))
+        if self.services.relay is not None:
+            self._upkeeping.append(loop.create_task(self.services.relay.run()))
+
+    async def load(self) -> None:
+        """Takes in what the store holds, where nobody else writes it."""
+        store, dispatch = self.services.store, self.services.dispatch
+        leases = await store.leases()
+        queued = await store.queued_activations()
+        dispatch.load(queued, leases)
+        dispatch.drained.update(await store.drained_executors())
+        self._timers.load(await store.timers(), leases, queued, await store.notices())
 
     def drain(self) -> None:
         """Takes no new work: polls and waits answer, streams end, all with what is true."""

@@ -7,6 +7,7 @@ never waits for it.
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from runlane_server.app.base import UseCase, run_view
 from runlane_server.app.queries import matches, waiting_for_executor
@@ -29,6 +30,15 @@ LIST_BYTES = 2 * 1024 * 1024
 
 Pair = tuple[bytes, bytes | None]
 Frame = Callable[[Sequence[Pair]], bytes]
+Frames = TypeVar("Frames")
+Frames_co = TypeVar("Frames_co", covariant=True)
+
+
+class Reader(Protocol[Frames_co]):
+    """What has a place at a hub while it gives frames."""
+
+    def frames(self, subscription: Subscription) -> AsyncIterator[Frames_co]:
+        """Gives frames until the stream ends."""
 
 
 @dataclass(slots=True)
@@ -53,8 +63,15 @@ class Streams(UseCase):
         services = self.services
         key = SessionKey(namespace, session_id)
         reader = _Reader(self, key, query, services.codec.event_batch)
-        async for frame in self._limited(key, reader):
-            yield frame
+        relay = services.relay if query.include_deltas else None
+        if relay is not None:
+            relay.want(key)
+        try:
+            async for frame in self._limited(key, reader):
+                yield frame
+        finally:
+            if relay is not None:
+                relay.unwant(key)
 
     async def stream_run_events(
         self,
@@ -161,7 +178,7 @@ class Streams(UseCase):
             if services.draining:
                 raise Refused(Reason.STREAM_ENDED)
 
-    async def _limited(self, key: SessionKey, reader: "_Reader") -> AsyncIterator[bytes]:
+    async def _limited(self, key: SessionKey, reader: "Reader[Frames]") -> AsyncIterator[Frames]:
         services = self.services
         if services.bus.subscription_count >= services.limits.streams_max:
             raise Refused(Reason.STREAM_LIMIT, limit=str(services.limits.streams_max))
@@ -210,6 +227,8 @@ async def read_page(case: UseCase, key: SessionKey, hub: Hub | None, after: int)
             if sequence > after:
                 events.append((sequence, event))
         through = group.last
+    if hub is not None and hub.blocks:  # What ended them may have come from another server.
+        hub.end_deltas(event.type for _, event in events)
     return EventPage(events, through)
 
 

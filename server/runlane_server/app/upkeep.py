@@ -16,6 +16,7 @@ SWEEP_SESSIONS = 16
 REQUEST_ROWS = 500
 REQUEST_INTERVAL = 60.0
 LISTEN_INTERVAL = 1.0
+FEED_INTERVAL = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +41,9 @@ class Upkeep(UseCase):
         if alarm.backoff:
             services.dispatch.backed_off(alarm.activation_id)
             return None
+        if services.follower is not None:
+            # Another server may have renewed it.
+            services.engine.doubt(alarm.key)
         # Where the write fails the alarm fires again: one attempt is enough.
         state, lease_expire_time = await services.engine.settled(alarm.key, attempts=1)
         run = state.run if state is not None else None
@@ -61,6 +65,12 @@ class Upkeep(UseCase):
         while True:
             await asyncio.sleep(LISTEN_INTERVAL)
             await self.services.engine.look()
+
+    async def wake_feeds(self) -> None:
+        """Wakes those who read feeds each second, for ever: others may write to the store."""
+        while True:
+            await asyncio.sleep(FEED_INTERVAL)
+            self.services.bus.wake_feeds()
 
     async def forget_requests(self) -> None:
         """Removes request records that are kept no longer, now and then, for ever."""

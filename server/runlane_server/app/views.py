@@ -15,7 +15,15 @@ from runlane_server.core.model import (
 )
 from runlane_server.core.words import Command, Phase
 from runlane_server.runtime.quotas import Toll
-from runlane_server.store.base import Counts, InteractionRow, MessageRow, SummaryRow, ToolCallRow
+from runlane_server.store.base import (
+    FEED_START,
+    Counts,
+    FeedPlace,
+    InteractionRow,
+    MessageRow,
+    SummaryRow,
+    ToolCallRow,
+)
 
 Item = TypeVar("Item")
 Given = TypeVar("Given")
@@ -33,6 +41,8 @@ class Caller:
         request_hash: Hash of the request without request_id and waits; empty without a
             request_id.
         toll: What the call costs its namespace; None: nothing.
+        trace: The W3C traceparent of the call, for the runs that come of it; empty: none. It
+            is no part of the request.
     """
 
     namespace: str
@@ -41,6 +51,7 @@ class Caller:
     request_id: str = ""
     request_hash: bytes = b""
     toll: Toll | None = None
+    trace: str = ""
 
 
 @dataclass(slots=True)
@@ -147,6 +158,7 @@ class LeasedView:
         answered: Interactions that were answered since the newest model step.
         context: The messages where they fit what was asked for, else None.
         summary: What stands for those that are not among them; None: nothing does.
+        trace: The W3C traceparent that the work belongs to; empty: none.
     """
 
     fence: Fence
@@ -157,6 +169,7 @@ class LeasedView:
     context: list[MessageRow] | None
     control: ActivationControl
     summary: SummaryRow | None = None
+    trace: str = ""
 
 
 @dataclass(slots=True)
@@ -257,6 +270,35 @@ class EventQuery:
     include_messages: bool = False
     include_deltas: bool = False
     include_control: bool = False
+
+
+@dataclass(slots=True)
+class FeedQuery:
+    """What a reader of the feed wants.
+
+    Attributes:
+        after: A place; None: the end.
+        follow: Go on with what comes.
+        types: Only these kinds, by number; empty: all.
+    """
+
+    after: FeedPlace | None = FEED_START
+    follow: bool = True
+    types: frozenset[int] = frozenset()
+    include_messages: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class FeedMark:
+    """Where a reader of the feed is."""
+
+    place: FeedPlace
+    caught_up: bool
+    server_time: int
+
+
+FeedEvents = list[tuple[FeedPlace, bytes, bytes | None]]
+"""Encoded events and where they are, each with its encoded message or None."""
 
 
 @dataclass(slots=True, frozen=True)

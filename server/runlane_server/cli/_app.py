@@ -99,6 +99,7 @@ app.command(rich_help_panel="Look")(reaching(_waits.tools))
 app.command(rich_help_panel="Look")(reaching(_watch.health))
 app.command(rich_help_panel="Look")(reaching(_watch.overview))
 app.command(rich_help_panel="Look")(reaching(_watch.executors))
+app.command(rich_help_panel="Look")(reaching(_watch.feed))
 app.command(rich_help_panel="Look")(reaching(_watch.agents))
 
 

@@ -104,6 +104,14 @@ MetricsListen = Annotated[
         rich_help_panel=_SERVER,
     ),
 ]
+Otel = Annotated[
+    bool | None,
+    typer.Option(
+        "--otel",
+        help="Export traces by OpenTelemetry, as the standard OTEL_ variables say.",
+        rich_help_panel=_SERVER,
+    ),
+]
 DefaultAgent = Annotated[
     str | None, typer.Option(help="The agent of runs that name none.", rich_help_panel=_AGENTS)
 ]
@@ -144,6 +152,7 @@ def serve(
     tls_client_ca: TlsClientCa = None,
     drain_grace_seconds: DrainGrace = None,
     metrics_listen: MetricsListen = None,
+    otel: Otel = None,
     channelz: Channelz = None,
     default_agent: DefaultAgent = None,
     agents: Agents = None,
@@ -166,6 +175,7 @@ def serve(
         "tls_client_ca": tls_client_ca,
         "drain_grace_seconds": drain_grace_seconds,
         "metrics_listen": metrics_listen,
+        "otel": otel,
         "channelz": channelz,
         "default_agent": default_agent,
         "agents": agents,

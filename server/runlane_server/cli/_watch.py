@@ -1,6 +1,9 @@
-"""The commands that show how a server is doing."""
+"""The commands that show how a server is doing, and what happens there."""
+
+from typing import Annotated
 
 import runlane
+import typer
 
 from runlane_server.cli import _show
 from runlane_server.cli._client import (
@@ -96,6 +99,50 @@ async def _executors(target: str, limit: int, after: str | None, *, as_json: boo
         return
     _show.executors(page.items)
     _show.more(page.next_cursor)
+
+
+def feed(
+    target: Target = DEFAULT_TARGET,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            help="Go on after a cursor that was printed before, however long ago.",
+            show_default="from the first event",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C.")
+    ] = False,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type",
+            help="Only events of this kind, such as run.terminal; give it again for more.",
+            show_default="all",
+        ),
+    ] = None,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="With the messages that were appended.")
+    ] = False,
+) -> None:
+    """Print the events of all sessions as JSON, one a line, to index, bill or audit.
+
+    Each line has the event and its cursor. The last line of a run that ends has a cursor alone:
+    where the next one goes on.
+    """
+    run(target, _feed(target, after, kind or [], follow=follow, messages=messages))
+
+
+async def _feed(
+    target: str, after: str | None, kinds: list[str], *, follow: bool, messages: bool
+) -> None:
+    async with (
+        connected(target) as client,
+        client.feed(after=after, follow=follow, types=kinds, include_messages=messages) as items,
+    ):
+        async for cursor, event in items:
+            emit({"cursor": cursor, "event": event})
+        emit({"cursor": items.cursor})
 
 
 def agents(

@@ -38,6 +38,7 @@ class Context:
         lease_expire_time: Of the live run's lease; 0: none.
         lease_confirmed: Whether anything was heard on it.
         new_id: Makes ids.
+        trace: The W3C traceparent of the call; empty: none.
     """
 
     key: SessionKey
@@ -47,6 +48,7 @@ class Context:
     rules: Rules
     request_id: str = ""
     lease_confirmed: bool = True
+    trace: str = ""
 
 
 def new_draft(state: SessionState, ctx: Context) -> Draft:

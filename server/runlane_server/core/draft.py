@@ -65,7 +65,7 @@ class Draft(Family):
     __slots__ = ()
 
     def start_run(
-        self, run_id: str, submission_id: str, options: RunOptions, row: RunInserted
+        self, run_id: str, submission_id: str, options: RunOptions, row: RunInserted, trace: str
     ) -> Run:
         """Puts a new run into the lane; its input and activation follow."""
         state = self.state
@@ -86,6 +86,7 @@ class Draft(Family):
             rules.max_recoveries if recoveries is None else recoveries,
             1,
             Activation(self.new_id("act"), 1),
+            trace=trace,
         )
         ends = [state.parent.deadline_time] if state.parent is not None else []
         if limits.max_duration:
@@ -123,7 +124,7 @@ class Draft(Family):
         self.queue_activation(run)
 
     def start_with_input(
-        self, content: Content, options: RunOptions, mode: Mode, request_id: str
+        self, content: Content, options: RunOptions, mode: Mode, request_id: str, trace: str
     ) -> SubmissionFacts:
         """Starts a run with an input that never waited."""
         run_id = self.new_id("run")
@@ -140,7 +141,7 @@ class Draft(Family):
             options=options,
             preview=content.preview,
         )
-        run = self.start_run(run_id, submission_id, options, row)
+        run = self.start_run(run_id, submission_id, options, row, trace)
         self.open_run(run, content, content.hash)
         return SubmissionFacts(
             submission_id,
@@ -340,6 +341,9 @@ class Draft(Family):
                 run.steps_committed,
                 run.tool_calls,
                 state.compacted_through,
+                run.agent,
+                run.create_time,
+                run.trace,
             )
         )
         self.ended = replace(
@@ -395,7 +399,9 @@ class Draft(Family):
                 0,
                 from_submission=True,
             )
-            run = self.start_run(queued.run_id, queued.submission_id, queued.options, row)
+            run = self.start_run(
+                queued.run_id, queued.submission_id, queued.options, row, queued.trace
+            )
             settled = self.delivered(queued, row.message_number)
             self.open_run(run, None, queued.content_hash)
             # The store copies from the pending row, so that is settled after it.

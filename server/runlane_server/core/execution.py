@@ -295,7 +295,8 @@ class _Turn(Turn):
         options = resolve_options(operation.options, run.agent, draft.rules)
         record = replace(operation.record, default_agent=options.agent)
         child = created_draft(ctx, record, SessionInserted(record, ctx.now, parent=link))
-        started = child.start_with_input(operation.content, options, Mode.START, "")
+        trace = ctx.trace or run.trace
+        started = child.start_with_input(operation.content, options, Mode.START, "", trace)
         call.child_run_id, call.child_session_id = started.run_id, started.session_id
         run.children += (Child(started.run_id, started.session_id, call.tool_call_id),)
         run.children_started += 1

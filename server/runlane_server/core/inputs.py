@@ -46,7 +46,9 @@ def submit(state: SessionState | None, command: Submit, ctx: Context) -> Decisio
         raise Refused(Reason.OPTIONS_NOT_ALLOWED)
     options = _options_of_input(current, command, cell, ctx.rules)
     if cell is Cell.START:
-        facts = draft.start_with_input(command.content, options, command.mode, ctx.request_id)
+        facts = draft.start_with_input(
+            command.content, options, command.mode, ctx.request_id, ctx.trace
+        )
     else:
         facts = _enqueue(draft, command, cell, options, ctx)
     return decided(draft, lambda: SubmitAnswer(current.sequence, facts, created))
@@ -111,7 +113,9 @@ def _enqueue(
             _check_room(state, command.content, Route.FOLLOW_UP, ctx.rules)
         cancel(draft, cell, "replaced", replaced=True)
         if not ahead and draft.state.run is None:
-            return draft.start_with_input(command.content, options, command.mode, ctx.request_id)
+            return draft.start_with_input(
+                command.content, options, command.mode, ctx.request_id, ctx.trace
+            )
     else:
         route = Route.STEER if cell is Cell.STEER else Route.FOLLOW_UP
         _check_room(state, command.content, route, ctx.rules)
@@ -130,6 +134,7 @@ def _enqueue(
         options,
         draft.now,
         ctx.request_id,
+        ctx.trace,
     )
     facts = draft.enqueue(queued, command.content, ctx.request_id)
     # The hot state stays small: the store keeps what only the run will need.

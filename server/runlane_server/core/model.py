@@ -295,6 +295,7 @@ class Run:
         ending: Its end is decided, and waits for the last child's.
         input_number: Of the message that is its first input.
         steer_number: Of its latest steer; 0: none.
+        trace: The W3C traceparent of the call that gave its input; empty: none.
     """
 
     run_id: str
@@ -332,6 +333,7 @@ class Run:
     ending: Ending | None = None
     input_number: int = 0
     steer_number: int = 0
+    trace: str = ""
 
     @property
     def phase(self) -> Phase:
@@ -368,7 +370,7 @@ class Run:
 
 @dataclass(slots=True)
 class Queued:
-    """A pending input, without its text."""
+    """A pending input, without its text; `trace` as a run has it."""
 
     submission_id: str
     run_id: str
@@ -381,6 +383,7 @@ class Queued:
     options: RunOptions
     create_time: int
     request_id: str = ""
+    trace: str = ""
 
 
 @dataclass(slots=True)

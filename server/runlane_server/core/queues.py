@@ -150,6 +150,7 @@ class Queues(DraftBase):
             steer.options,
             steer.create_time,
             steer.request_id,
+            steer.trace,
         )
         self._insert_next(moved)
         self.rows.append(SubmissionMoved(moved.submission_id, moved.run_id))

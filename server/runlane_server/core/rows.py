@@ -165,7 +165,11 @@ class RunMoved:
 
 @dataclass(slots=True)
 class RunEnded:
-    """A run turned TERMINAL."""
+    """A run turned TERMINAL.
+
+    The agent, the time it was created and its trace are for who watches: the store has the
+    first two, and drops the last.
+    """
 
     run_id: str
     stop_reason: StopReason
@@ -184,6 +188,9 @@ class RunEnded:
     steps_committed: int
     tool_calls: int
     summary_through: int = 0
+    agent: str = ""
+    create_time: int = 0
+    trace: str = ""
 
 
 @dataclass(slots=True)

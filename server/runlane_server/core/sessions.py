@@ -191,7 +191,9 @@ def decide_fork(
     submission = None
     if command.input is not None:
         options = resolve_options(command.options, command.record.default_agent, target_ctx.rules)
-        submission = new.start_with_input(command.input, options, Mode.START, target_ctx.request_id)
+        submission = new.start_with_input(
+            command.input, options, Mode.START, target_ctx.request_id, target_ctx.trace
+        )
     return decided(old, None), decided(
         new,
         lambda: ForkAnswer(

@@ -104,7 +104,7 @@ class EmbeddedExecutor:
         except ValueError as error:
             raise SettingsError(f"agent {config.name!r}: {error}") from error
 
-    async def drain(self, grace_seconds: float = 5.0) -> None:
+    async def drain(self, grace_seconds: float) -> None:
         """Takes no more, and gives back what is not done in time; the server must still listen.
 
         Args:

@@ -1,5 +1,1 @@
-"""What the server tells those who watch it."""
-
-from runlane_server.observability.metrics import MetricsServer
-
-__all__ = ["MetricsServer"]
+"""What the server tells those who watch it; each form needs a library of its own."""

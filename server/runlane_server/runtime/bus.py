@@ -8,7 +8,7 @@ lost or doubled does no harm. Deltas live here alone and die here.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,7 @@ class Hub:
         "blocks",
         "groups",
         "key",
+        "known",
         "pages",
         "subscriptions",
         "version",
@@ -102,27 +103,51 @@ class Hub:
         self.pages: OrderedDict[Any, asyncio.Future[Any]] = OrderedDict()
         self.blocks: dict[tuple[str, int], PartialBlock] = {}
         self.version = 0
+        # The newest event that another server was heard to have committed.
+        self.known = 0
         self._group_bytes = 0
         self._generation = 0
 
     @property
     def newest(self) -> int:
-        """The sequence of the newest event that is held here; 0 where there is none."""
-        return self.groups[-1].last if self.groups else 0
+        """The sequence of the newest event that is known here; 0 where none is."""
+        return self.groups[-1].last if self.groups else self.known
 
     def publish(self, group: EventGroup) -> None:
         """Takes a committed group and wakes all readers."""
         groups = self.groups
         if groups and groups[-1].last + 1 != group.first:
-            groups.clear()
-            self._group_bytes = 0
-        groups.append(group)
-        self._group_bytes += len(group.data)
+            self._forget_groups()
+        if group.last > self.known:
+            groups.append(group)
+            self._group_bytes += len(group.data)
         while self._group_bytes > GROUPS_BYTES and len(groups) > 1:
             self._group_bytes -= len(groups.popleft().data)
-        if self.blocks and any(one.type in _ENDS_DELTAS for one in decode_group(group.data)):
-            self.blocks.clear()
+        if self.blocks:
+            self.end_deltas(one.type for one in decode_group(group.data))
         self.wake()
+
+    def heard(self, sequence: int) -> None:
+        """Takes note of an event that another server has committed: readers read the store."""
+        if sequence > self.newest:
+            self._forget_groups()
+            self.known = sequence
+            self.wake()
+
+    def doubt(self) -> None:
+        """Has all readers look at the store: others may have committed anything."""
+        self._forget_groups()
+        self.known = 0
+        self.wake()
+
+    def end_deltas(self, types: Iterable[int]) -> None:
+        """Drops the blocks on their way where something came that ends them."""
+        if any(one in _ENDS_DELTAS for one in types):
+            self.blocks.clear()
+
+    def _forget_groups(self) -> None:
+        self.groups.clear()
+        self._group_bytes = 0
 
     def wake(self) -> None:
         """Wakes all readers."""
@@ -236,6 +261,11 @@ class DeltaCursor:
         return pieces
 
 
+def feed_of(namespace: str) -> SessionKey:
+    """Names the hub of those who read all sessions of a namespace; no session has this id."""
+    return SessionKey(namespace, "")
+
+
 class Bus:
     """All hubs; and the one ticker that all idle readers share."""
 
@@ -251,6 +281,7 @@ class Bus:
         self._buckets: list[set[Subscription]] = [set() for _ in range(buckets)]
         self._next_bucket = 0
         self._ticker: asyncio.Task[None] | None = None
+        self._feeds: set[Hub] = set()
         self.subscription_count = 0
 
     def subscribe(self, key: SessionKey) -> Subscription:
@@ -260,6 +291,8 @@ class Bus:
         self._next_bucket = (self._next_bucket + 1) % len(self._buckets)
         self._buckets[subscription.bucket].add(subscription)
         hub.subscriptions.add(subscription)
+        if not key.session_id:
+            self._feeds.add(hub)
         self.subscription_count += 1
         if self._ticker is None:
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
@@ -279,6 +312,22 @@ class Bus:
             len(hub.subscriptions) for hub in self._hubs.values() if hub.key.namespace == namespace
         )
 
+    def find(self, key: SessionKey) -> Hub | None:
+        """Returns the hub of a session where there is one."""
+        return self._hubs.get(key)
+
+    def sessions_with_blocks(self) -> list[SessionKey]:
+        """Returns the sessions with blocks on their way here."""
+        return [key for key, hub in self._hubs.items() if hub.blocks]
+
+    def drop_blocks(self, key: SessionKey, blocks: Iterable[PartialBlock]) -> None:
+        """Drops blocks of model steps that are over."""
+        hub = self._hubs.get(key)
+        if hub is not None:
+            for block in blocks:
+                hub.blocks.pop((block.last.model_stream_id, block.last.block_index), None)
+            self._forget(hub)
+
     def hub(self, key: SessionKey) -> Hub:
         """Returns the hub of a session, made where there is none."""
         hub = self._hubs.get(key)
@@ -292,6 +341,31 @@ class Bus:
         if hub is not None:
             hub.publish(group)
             self._forget(hub)
+        if self._feeds:
+            self.wake(feed_of(key.namespace))
+
+    @property
+    def feed_count(self) -> int:
+        """How many readers there are of feeds."""
+        return sum(len(hub.subscriptions) for hub in self._feeds)
+
+    def wake_feeds(self) -> None:
+        """Wakes those who read feeds: others may have written."""
+        for hub in self._feeds:
+            hub.wake()
+
+    def heard(self, key: SessionKey, sequence: int) -> None:
+        """Tells those who read a session of an event that another server has committed."""
+        hub = self._hubs.get(key)
+        if hub is not None:
+            hub.heard(sequence)
+        if self._feeds:
+            self.wake(feed_of(key.namespace))
+
+    def doubt_all(self) -> None:
+        """Has every reader look at the store."""
+        for hub in list(self._hubs.values()):
+            hub.doubt()
 
     def wake(self, key: SessionKey) -> None:
         """Wakes those who read the session: something beside its events changed."""
@@ -313,6 +387,7 @@ class Bus:
     def _forget(self, hub: Hub) -> None:
         if not hub.subscriptions and not hub.blocks and self._hubs.get(hub.key) is hub:
             del self._hubs[hub.key]
+            self._feeds.discard(hub)
 
     async def _tick(self) -> None:
         while True:

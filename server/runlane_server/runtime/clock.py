@@ -24,3 +24,25 @@ class Clock:
             self._mark += since
             since = 0
         return self._wall + since
+
+
+class StoreClock:
+    """The time of a store that several servers share: theirs may differ, and do not matter.
+
+    The last time that was seen plus monotonic time since. It never goes back: where the
+    store's is earlier, it stands still until that has come so far.
+    """
+
+    def __init__(self, store_time: int) -> None:
+        self._base = store_time
+        self._mark = time.monotonic_ns() // 1000
+        self._last = store_time
+
+    def now(self) -> int:
+        """Returns the time in microseconds since 1970 UTC."""
+        self._last = max(self._last, self._base + time.monotonic_ns() // 1000 - self._mark)
+        return self._last
+
+    def heard(self, store_time: int) -> None:
+        """Takes in the store's time, as it was a moment ago."""
+        self._base, self._mark = store_time, time.monotonic_ns() // 1000

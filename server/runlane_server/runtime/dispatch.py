@@ -45,11 +45,16 @@ class Waiting:
 
 @dataclass(slots=True)
 class ExecutorSeen:
-    """An executor that polls, or did."""
+    """An executor that polls, or did.
+
+    Attributes:
+        met: Other servers on the store know of it.
+    """
 
     agents: frozenset[str] = frozenset()
     last_poll_time: int = 0
     polling: int = 0
+    met: bool = False
 
 
 class Drained:
@@ -209,11 +214,13 @@ class Dispatch:
 
     def served(self, namespace: str, agent: str, now: int) -> int:
         """Returns how many executors poll for an agent, or did a short time ago."""
+        return len(self._serving(namespace, agent, now - SEEN_SECONDS * 1_000_000))
+
+    def _serving(self, namespace: str, agent: str, since: int) -> set[str]:
         lane = self._lanes.get((namespace, agent))
         if lane is None:
-            return 0
-        since = now - SEEN_SECONDS * 1_000_000
-        count = 0
+            return set()
+        found = set()
         for executor_id in list(lane.executors):
             executor = self.executors.get((namespace, executor_id))
             if executor is None or agent not in executor.agents:
@@ -221,8 +228,8 @@ class Dispatch:
             elif (namespace, executor_id) not in self.drained and (
                 executor.polling or executor.last_poll_time >= since
             ):
-                count += 1
-        return count
+                found.add(executor_id)
+        return found
 
     def queued(self, namespace: str | None = None) -> tuple[int, int]:
         """Returns how many activations wait for an executor, and since when the oldest does.

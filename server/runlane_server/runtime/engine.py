@@ -11,8 +11,7 @@ import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -20,22 +19,34 @@ from runlane_server.core.answers import Answer
 from runlane_server.core.context import Context, Decision
 from runlane_server.core.drafting import NewId
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.core.machine import decide, decide_due
+from runlane_server.core.machine import decide_due
 from runlane_server.core.model import Rules, SessionKey, SessionState
 from runlane_server.core.rows import (
     LeasePut,
     MessageAppended,
-    Row,
     RunInserted,
     SubmissionInserted,
     ToolCallMoved,
 )
 from runlane_server.runtime.codec import Codec, StoredEvent, encode_group
 from runlane_server.runtime.committer import Committer
+from runlane_server.runtime.fresh import Fresh
 from runlane_server.runtime.hearing import Hearing
+from runlane_server.runtime.plans import (
+    Entry,
+    Flight,
+    Observer,
+    Plan,
+    Time,
+    answer_of,
+    ids_of,
+    plan,
+    replay,
+    replay_of,
+)
 from runlane_server.runtime.quotas import Toll
 from runlane_server.runtime.records import decode_answer, encode_answer, encode_state
-from runlane_server.runtime.slots import Slot, Slots
+from runlane_server.runtime.slots import Slot, Slots, slot_of
 from runlane_server.runtime.stats import Stats
 from runlane_server.store.base import (
     Committed,
@@ -43,142 +54,31 @@ from runlane_server.store.base import (
     Duplicate,
     EventGroup,
     LeaseRenewal,
+    LoadedSession,
     Outcome,
     Rejected,
     RequestKey,
     RequestRecord,
     SessionCommit,
+    Shared,
     Store,
     Unavailable,
     Write,
 )
 from runlane_server.store.errors import StoreCorrupt, StoreUnavailable
 
+__all__ = ["Engine", "Observer", "Plan", "Time", "plan"]
+
 ATTEMPTS = 50
 """Decisions that one command may take; beyond it something is wrong."""
+
+LOCKED_FROM = 2
+"""Attempts after which a command is decided under lock where other servers write too."""
 
 STANDS_STILL = 10.0
 """Seconds after which a transaction that has not ended counts as one that never will."""
 
 log = structlog.get_logger(__name__)
-
-
-class Time(Protocol):
-    """Where the time comes from."""
-
-    def now(self) -> int:
-        """Returns microseconds since 1970 UTC; never goes back."""
-
-
-class Observer(Protocol):
-    """Who is told what has become durable, in order, before its caller is answered."""
-
-    def committed(
-        self, key: SessionKey, group: EventGroup | None, rows: Sequence[Row], size: int
-    ) -> None:
-        """Takes note of a commit and of the bytes that it added; must not raise."""
-
-    def renewed(self, key: SessionKey, activation_id: str, expire_time: int) -> None:
-        """Takes note of a heartbeat; must not raise."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """One command: the sessions that it is decided on, and how.
-
-    Attributes:
-        keys: One session, or two different ones.
-        decide: Gives a decision for each session from its state and context.
-        request: Names its request_id; None: it has none.
-        hash: Of the request.
-        toll: What the call costs its namespace; None: nothing.
-    """
-
-    keys: tuple[SessionKey, ...]
-    decide: Callable[[list[SessionState | None], list[Context]], Sequence[Decision]]
-    actor: str
-    request: RequestKey | None = None
-    hash: bytes = b""
-    toll: Toll | None = None
-
-
-def plan(
-    key: SessionKey,
-    command: Any,
-    actor: str,
-    request: RequestKey | None = None,
-    request_hash: bytes = b"",
-    toll: Toll | None = None,
-) -> Plan:
-    """Returns the plan of a command on one session."""
-    return Plan(
-        (key,),
-        lambda states, contexts: (decide(states[0], command, contexts[0]),),
-        actor,
-        request,
-        request_hash,
-        toll,
-    )
-
-
-class _Entry:
-    """A write on its way: what it was decided on, and who waits for it."""
-
-    __slots__ = ("answer", "flight", "on_done", "resolved", "slots", "toll", "waiters", "write")
-
-    def __init__(
-        self, write: Write, slots: list[Slot], on_done: Callable[["_Entry", Outcome], None]
-    ) -> None:
-        self.write = write
-        self.slots = slots
-        self.on_done = on_done
-        self.flight: _Flight | None = None
-        self.answer: Answer | None = None
-        self.toll: Toll | None = None
-        self.resolved: Outcome | None = None
-        self.waiters: list[asyncio.Future[Outcome]] = []
-
-    def alive(self) -> bool:
-        """Whether what it was decided on still stands."""
-        return all(slot.valid for slot in self.slots)
-
-    def resolve(self, outcome: Outcome) -> None:
-        """Tells the engine, then all that wait."""
-        self.resolved = outcome
-        self.on_done(self, outcome)
-        for future in self.waiters:
-            if not future.done():
-                future.set_result(outcome)
-
-    async def outcome(self) -> Outcome:
-        """Waits for the outcome with a future of its own: a cancelled caller harms nobody."""
-        if self.resolved is not None:  # what it stands on fell while it was queued
-            return self.resolved
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.waiters.append(future)
-        return await future
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A request_id whose first call has not been answered.
-
-    Attributes:
-        owned: Whether that call still waits.
-        in_air: Whether a write of it has no outcome yet: then that lands it.
-    """
-
-    hash: bytes
-    answer: Answer | None = None
-    owned: bool = True
-    in_air: bool = False
-    waiters: list[asyncio.Future[None]] = field(default_factory=list)
-
-    def land(self) -> None:
-        """Wakes the calls that wait for the first."""
-        for future in self.waiters:
-            if not future.done():
-                future.set_result(None)
 
 
 class Engine:
@@ -211,14 +111,17 @@ class Engine:
         self._answers_max = answers_max
         self._hearing = Hearing(deaf_gap)
         self._slots = Slots(store.load, slots_max, slots_bytes_max)
-        self._flights: dict[RequestKey, _Flight] = {}
+        self._flights: dict[RequestKey, Flight] = {}
         self._answers: OrderedDict[RequestKey, tuple[bytes, Answer]] = OrderedDict()
-        self._committer: Committer[_Entry] = Committer(
+        self._committer: Committer[Entry] = Committer(
             store.commit, linger=linger, batch_max=batch_max, stats=self.stats
         )
         # No other process, and no other life of this one, can make the same token.
-        self._boot = os.urandom(8)
+        self._boot, self._boot_apart = os.urandom(8), os.urandom(8)
         self._tokens = 0
+        self._shared = store.shared
+        self._fresh = Fresh(self._shared.tokens) if self._shared is not None else None
+        self._locked: set[asyncio.Task[Any]] = set()
 
     @property
     def writes_waiting(self) -> int:
@@ -244,7 +147,23 @@ class Engine:
 
     async def flush(self) -> None:
         """Waits until all that was decided is durable, or failed."""
+        while self._locked:
+            await asyncio.wait(set(self._locked))
         await self._committer.flush()
+
+    # --- what other servers did ----------------------------------------------
+
+    def heard(self, key: SessionKey, sequence: int) -> bool:
+        """Takes note that a session has an event of that sequence; returns whether it is news."""
+        return self._slots.heard(key, sequence)
+
+    def doubt(self, key: SessionKey) -> None:
+        """Has a session read anew before it is decided on."""
+        self._slots.doubt(key)
+
+    def doubt_all(self) -> None:
+        """Has all sessions read anew."""
+        self._slots.doubt_all()
 
     # --- commands ----------------------------------------------------------
 
@@ -273,7 +192,7 @@ class Engine:
             return known, True
         if request is None:
             return await self._attempt(command, None)
-        flight = self._flights[request] = _Flight(command.hash)
+        flight = self._flights[request] = Flight(command.hash)
         try:
             return await self._attempt(command, flight)
         finally:
@@ -289,6 +208,7 @@ class Engine:
         Raises:
             Refused: STALE_ACTIVATION where `holds` says no of the state, or the store does.
         """
+        since = asyncio.get_running_loop().time()
         for _ in range(ATTEMPTS):
             slot = await self._slots.take(key)
             await self._committer.room()
@@ -298,7 +218,7 @@ class Engine:
             self._settle_due(slot, now)
             state = slot.state
             if state is None or not holds(state):
-                if not await self._on_disk([slot]):
+                if not await self._on_disk([slot], since):
                     continue
                 raise Refused(Reason.STALE_ACTIVATION)
             renewal.expire_time = now + renewal.duration
@@ -332,10 +252,11 @@ class Engine:
 
         What is due is settled before. Where a write fails it is tried again.
         """
+        since = asyncio.get_running_loop().time()
         for _ in range(attempts):
             slot = await self.peek(key)
             state, lease_expire_time = slot.state, slot.lease_expire_time
-            if await self._on_disk([slot]):
+            if await self._on_disk([slot], since):
                 return state, lease_expire_time
         raise StoreUnavailable("a session could not be settled: a write of it failed")
 
@@ -350,46 +271,112 @@ class Engine:
 
     # --- deciding ----------------------------------------------------------
 
-    async def _attempt(self, command: Plan, flight: _Flight | None) -> tuple[Answer, bool]:
+    async def _attempt(self, command: Plan, flight: Flight | None) -> tuple[Answer, bool]:
         toll = command.toll
-        for _ in range(ATTEMPTS):
+        since = asyncio.get_running_loop().time()
+        for attempt in range(ATTEMPTS):
             if toll is not None:
                 await toll.ready()
+            if attempt >= LOCKED_FROM and self._shared is not None:
+                return await self._under_lock(self._shared, command, flight)
             slots = [await self._slots.take(key) for key in command.keys]
             await self._committer.room()
             if not all(slot.valid for slot in slots):
                 continue
             try:
-                decisions = self._decide(command, slots)
+                decisions = self._decide(command, slots, self._committer.enqueue)
                 if toll is not None:
                     toll.admit(decisions)
             except Refused:
-                if not await self._on_disk(slots):
+                if not await self._on_disk(slots, since):
                     continue
                 stored = await self._stored(command.request, command.hash)
                 if stored is not None:
                     return stored, True
                 raise
-            answer = next(one.answer for one in reversed(decisions) if one.answer is not None)
+            answer = answer_of(decisions)
             written = any(one.state is not None for one in decisions)
             if not written and flight is None:
-                if await self._on_disk(slots):
+                if await self._on_disk(slots, since):
                     return answer, False
                 continue
             unit = self._unit(command, slots, decisions, answer)
-            outcome = await self._enqueue(unit, slots, flight, answer, toll).outcome()
+            entry = self._entry(unit, slots, flight, answer, toll)
+            self._committer.enqueue(entry)
+            outcome = await entry.outcome()
             if isinstance(outcome, Committed):
                 return answer, False
             if isinstance(outcome, Duplicate):
-                return _replay_of(outcome.record, command.hash), True
+                return replay_of(outcome.record, command.hash), True
             self._raise_failed(outcome)
         raise StoreUnavailable("a command could not be decided: its session changed all the time")
 
-    def _decide(self, command: Plan, slots: list[Slot]) -> Sequence[Decision]:
+    async def _under_lock(
+        self, shared: Shared, command: Plan, flight: Flight | None
+    ) -> tuple[Answer, bool]:
+        """Decides and commits in one transaction that has the rows: nobody comes between.
+
+        What is begun is ended, whatever becomes of the caller.
+        """
+        task = asyncio.get_running_loop().create_task(self._locked_attempt(shared, command, flight))
+        self._locked.add(task)
+        task.add_done_callback(self._locked.discard)
+        return await asyncio.shield(task)
+
+    async def _locked_attempt(
+        self, shared: Shared, command: Plan, flight: Flight | None
+    ) -> tuple[Answer, bool]:
+        entries: list[Entry] = []
+        toll = command.toll
+        answer: Answer | None = None
+        failure: Exception | None = None
+
+        def decide_all(loaded: list[LoadedSession | None]) -> list[CommitUnit]:
+            nonlocal answer, failure
+            entries.clear()
+            answer, failure = None, None
+            if flight is not None:
+                flight.in_air = False
+            if toll is not None:
+                toll.settled(None)
+            slots = [slot_of(key, one) for key, one in zip(command.keys, loaded, strict=True)]
+            for slot in slots:
+                slot.apart = True
+            try:
+                decisions = self._decide(command, slots, entries.append)
+                if toll is not None:
+                    toll.admit(decisions)
+                answer = answer_of(decisions)
+                if flight is not None or any(one.state is not None for one in decisions):
+                    unit = self._unit(command, slots, decisions, answer)
+                    entries.append(self._entry(unit, slots, flight, answer, toll))
+            except Exception as error:  # noqa: BLE001 - raised once what was due is written
+                failure = error
+            return [one.write for one in entries if isinstance(one.write, CommitUnit)]
+
+        outcomes = await shared.commit_locked(command.keys, decide_all)
+        for key in command.keys:
+            self._slots.doubt(key)
+        last = outcomes[-1] if outcomes else Committed()
+        for number, entry in enumerate(entries):
+            entry.resolve(outcomes[number] if number < len(outcomes) else last)
+        self._raise_failed(last)
+        if failure is None and isinstance(last, Duplicate):
+            return replay_of(last.record, command.hash), True
+        if failure is not None or answer is None or not isinstance(last, Committed):
+            stored = await self._stored(command.request, command.hash)
+            if stored is not None:
+                return stored, True
+            raise failure or StoreUnavailable("a command could not be decided under lock")
+        return answer, False
+
+    def _decide(
+        self, command: Plan, slots: list[Slot], send: Callable[[Entry], None]
+    ) -> Sequence[Decision]:
         now = self.clock.now()
         contexts = []
         for slot in slots:
-            self._settle_due(slot, now)
+            self._settle_due(slot, now, send)
             contexts.append(self._context(slot, now, command))
         return command.decide([slot.state for slot in slots], contexts)
 
@@ -403,10 +390,13 @@ class Engine:
             self.rules,
             request_id,
             slot.lease_confirmed,
+            command.trace if command else "",
         )
 
-    def _settle_due(self, slot: Slot, now: int) -> None:
-        """Decides and queues what is due, so that every command comes after it."""
+    def _settle_due(
+        self, slot: Slot, now: int, send: Callable[[Entry], None] | None = None
+    ) -> None:
+        """Decides and sends what is due, so that every command comes after it."""
         self._hearing.look(now)
         if slot.lease_expire_time:
             slot.lease_expire_time = self._hearing.end(
@@ -417,7 +407,7 @@ class Engine:
             if decision is None:
                 return
             unit = CommitUnit([self._session_commit(slot, decision, "server", "")])
-            self._enqueue(unit, [slot])
+            (send or self._committer.enqueue)(self._entry(unit, [slot]))
 
     def _unit(
         self, command: Plan, slots: list[Slot], decisions: Sequence[Decision], answer: Answer
@@ -446,7 +436,8 @@ class Engine:
         assert state is not None, "only written decisions are committed"  # noqa: S101 - invariant
         codec, session_id = self._codec, state.session_id
         self._tokens += 1
-        token = self._boot + self._tokens.to_bytes(8)
+        slot.first_token = slot.first_token or self._tokens
+        token = (self._boot_apart if slot.apart else self._boot) + self._tokens.to_bytes(8)
         events = [
             StoredEvent(
                 event.type,
@@ -502,25 +493,30 @@ class Engine:
 
     # --- outcomes ----------------------------------------------------------
 
-    def _enqueue(
+    def _entry(
         self,
         write: Write,
         slots: list[Slot],
-        flight: _Flight | None = None,
+        flight: Flight | None = None,
         answer: Answer | None = None,
         toll: Toll | None = None,
-    ) -> _Entry:
-        entry = _Entry(write, slots, self._done)
+    ) -> Entry:
+        """Makes a write that is on its way from now on; who calls sends it."""
+        entry = Entry(write, slots, self._done)
         entry.toll = toll
         if flight is not None:
             entry.flight, entry.answer = flight, answer
             flight.in_air = True
         for slot in slots:
             slot.last_write = entry
+        return entry
+
+    def _enqueue(self, write: Write, slots: list[Slot]) -> Entry:
+        entry = self._entry(write, slots)
         self._committer.enqueue(entry)
         return entry
 
-    def _done(self, entry: _Entry, outcome: Outcome) -> None:
+    def _done(self, entry: Entry, outcome: Outcome) -> None:
         committed = isinstance(outcome, Committed)
         if committed or isinstance(outcome, Unavailable):
             self._hearing.store(self.clock.now(), taken=committed)
@@ -543,13 +539,13 @@ class Engine:
                     "write failed",
                     outcome=type(outcome).__name__,
                     detail=outcome.detail,
-                    **_ids(write),
+                    **ids_of(write),
                 )
             if entry.toll is not None:
                 entry.toll.settled(write if committed else None)
             self._answered(entry, write, outcome)
 
-    def _answered(self, entry: _Entry, unit: CommitUnit, outcome: Outcome) -> None:
+    def _answered(self, entry: Entry, unit: CommitUnit, outcome: Outcome) -> None:
         """Remembers the answer of a request_id, and wakes the calls that wait for it."""
         flight, record = entry.flight, unit.request
         if flight is None or record is None:
@@ -572,7 +568,7 @@ class Engine:
         if len(self._answers) > self._answers_max:
             self._answers.popitem(last=False)
 
-    def _land(self, key: RequestKey, flight: _Flight) -> None:
+    def _land(self, key: RequestKey, flight: Flight) -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
         flight.land()
@@ -584,45 +580,46 @@ class Engine:
             flight.waiters.append(future)
             await future
             if flight.answer is not None:
-                return _replay(request, request_hash, flight.hash, flight.answer)
+                return replay(request, request_hash, flight.hash, flight.answer)
         recent = self._answers.get(request)
-        return _replay(request, request_hash, *recent) if recent is not None else None
+        return replay(request, request_hash, *recent) if recent is not None else None
 
     async def _stored(self, request: RequestKey | None, request_hash: bytes) -> Answer | None:
         """Looks a request_id up in the store."""
         record = await self._store.find_request(request) if request is not None else None
-        return _replay_of(record, request_hash) if record is not None else None
+        return replay_of(record, request_hash) if record is not None else None
 
-    async def _on_disk(self, slots: list[Slot]) -> bool:
-        """Waits for what a decision that writes nothing stands on; False: it failed."""
+    async def _on_disk(self, slots: list[Slot], since: float) -> bool:
+        """Waits for what a decision that writes nothing stands on; False: it failed.
+
+        It has failed, too, where another server has written since: what is on disk is looked
+        at after the call arrived, `since`.
+        """
+        tokens = [slot.token for slot in slots]
         for slot in slots:
             if slot.last_write is not None:
                 await slot.last_write.outcome()
+        if self._fresh is not None:
+            for slot, token in zip(slots, tokens, strict=True):
+                if slot.valid and slot.as_of < since:
+                    await self._look(self._fresh, slot, token, since)
         return all(slot.valid for slot in slots)
+
+    async def _look(self, fresh: Fresh, slot: Slot, token: bytes | None, since: float) -> None:
+        """Drops a slot where the store has not what it had, or what was written on that here."""
+        stored = await fresh.token(slot.key)
+        if stored == token or (stored is not None and self._made_for(slot, stored)):
+            slot.as_of = max(slot.as_of, since)
+        else:
+            self._slots.drop(slot)
+
+    def _made_for(self, slot: Slot, token: bytes) -> bool:
+        """Whether a token was made for this slot, and not for one that fell before it."""
+        number = int.from_bytes(token[len(self._boot) :])
+        return token.startswith(self._boot) and 0 < slot.first_token <= number
 
     def _raise_failed(self, outcome: Outcome) -> None:
         if isinstance(outcome, Unavailable):
             raise StoreUnavailable(outcome.detail)
         if isinstance(outcome, Rejected):
             raise StoreCorrupt(f"the store refused a row: {outcome.detail}")
-
-
-def _ids(unit: CommitUnit) -> dict[str, str]:
-    """Returns what a write is about, for a line of the log."""
-    found: dict[str, str] = {}
-    if unit.request is not None:
-        found["request_id"] = unit.request.key.request_id
-    if unit.sessions:
-        first = unit.sessions[0]
-        found |= {"session_id": first.key.session_id, "run_id": first.current_run_id}
-    return {name: value for name, value in found.items() if value}
-
-
-def _replay(request: RequestKey, request_hash: bytes, known_hash: bytes, answer: Answer) -> Answer:
-    if request_hash != known_hash:
-        raise Refused(Reason.REQUEST_ID_REUSED, request_id=request.request_id)
-    return answer
-
-
-def _replay_of(record: RequestRecord, request_hash: bytes) -> Answer:
-    return _replay(record.key, request_hash, record.hash, decode_answer(record.answer))

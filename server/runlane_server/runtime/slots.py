@@ -31,6 +31,9 @@ class Slot:
 
     __slots__ = (
         "__weakref__",
+        "apart",
+        "as_of",
+        "first_token",
         "key",
         "last_write",
         "lease_confirmed",
@@ -54,6 +57,23 @@ class Slot:
         self.size = SLOT_BYTES
         self.valid = True
         self.last_write: Unresolved | None = None
+        # When it was surely what the store has, on the loop's clock.
+        self.as_of = 0.0
+        # The number of the first token that was made for it here; 0: none was.
+        self.first_token = 0
+        # It is one transaction's own, and in no set.
+        self.apart = False
+
+
+def slot_of(key: SessionKey, loaded: LoadedSession | None) -> Slot:
+    """Makes the slot of what the store has."""
+    if loaded is None:
+        return Slot(key, None, None, 0)
+    slot = Slot(key, decode_state(loaded.state), loaded.token, loaded.lease_expire_time)
+    slot.lease_confirmed = loaded.lease_confirmed
+    slot.lease_duration = loaded.lease_duration
+    slot.size += len(loaded.state)
+    return slot
 
 
 class Slots:
@@ -79,6 +99,7 @@ class Slots:
         self._kept: OrderedDict[SessionKey, Slot] = OrderedDict()
         self._held: WeakValueDictionary[SessionKey, Slot] = WeakValueDictionary()
         self._loads: dict[SessionKey, asyncio.Task[Slot]] = {}
+        self._late: set[SessionKey] = set()
 
     def __len__(self) -> int:
         """Returns how many are kept."""
@@ -117,18 +138,43 @@ class Slots:
             del self._kept[slot.key]
             self._bytes -= slot.size
 
+    def heard(self, key: SessionKey, sequence: int) -> bool:
+        """Lets go of what is older than an event that another server has committed.
+
+        Returns:
+            Whether that is news.
+        """
+        if key in self._loads:
+            self._late.add(key)
+        slot = self._held.get(key)
+        if slot is None:
+            return True
+        if slot.state is not None and slot.state.sequence >= sequence:
+            return False
+        self.drop(slot)
+        return True
+
+    def doubt(self, key: SessionKey) -> None:
+        """Lets go of a session's slot: it may be old, and is read anew."""
+        self.heard(key, 2**62)
+
+    def doubt_all(self) -> None:
+        """Lets go of all slots."""
+        for key in {*self._held, *self._loads}:
+            self.doubt(key)
+
     async def _loaded(self, key: SessionKey) -> Slot:
         try:
-            loaded = await self._load(key)
-            if loaded is None:
-                slot = Slot(key, None, None, 0)
-            else:
-                state = decode_state(loaded.state)
-                slot = Slot(key, state, loaded.token, loaded.lease_expire_time)
-                slot.lease_confirmed = loaded.lease_confirmed
-                slot.lease_duration = loaded.lease_duration
-                slot.size += len(loaded.state)
+            while True:
+                self._late.discard(key)
+                as_of = asyncio.get_running_loop().time()
+                loaded = await self._load(key)
+                if key not in self._late:
+                    break
+            slot = slot_of(key, loaded)
+            slot.as_of = as_of
         finally:
+            self._late.discard(key)
             del self._loads[key]
         self._held[key] = slot
         self._keep(slot)

@@ -26,7 +26,7 @@ from runlane_server.core.rows import (
 from runlane_server.core.words import TimerKind
 from runlane_server.runtime.engine import Time
 from runlane_server.runtime.stats import Stats
-from runlane_server.store.base import LiveLease, QueuedActivation, StoredNotice, StoredTimer
+from runlane_server.store.base import Due, LiveLease, QueuedActivation, StoredNotice, StoredTimer
 from runlane_server.store.errors import told
 
 RETRY = 1_000_000
@@ -150,6 +150,27 @@ class Timers:
             elif isinstance(row, NoticePut):
                 told = SessionKey(key.namespace, row.session_id)
                 self._put_notice(StoredNotice(told, row.kind, row.cause))
+
+    def expect(self, due: Due, patience: int) -> None:
+        """Takes in what is due soon, whoever wrote it.
+
+        Args:
+            due: As the store has it.
+            patience: Microseconds that its own server has to do it.
+        """
+        found = [
+            *((one.due_time, Alarm(one.key, one.kind)) for one in due.timers),
+            *((one.expire_time, Alarm(one.key, None, one.activation_id)) for one in due.leases),
+            *((self._clock.now(), Alarm(one.key, None, notice=one)) for one in due.notices),
+        ]
+        for due_time, alarm in found:
+            if alarm.name not in self._set:
+                self._put(due_time + patience, alarm)
+
+    def forget(self, key: SessionKey) -> None:
+        """Clears the timers of a session: another server has written it, and has set them."""
+        for kind in TimerKind:
+            self._clear(Alarm(key, kind))
 
     def renewed(self, key: SessionKey, activation_id: str, expire_time: int) -> None:
         """Takes in a heartbeat: only one that ends its lease sooner moves the alarm."""

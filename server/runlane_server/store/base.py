@@ -5,9 +5,9 @@ state, events, messages, options) is opaque to it. Every list is ordered, total
 and stable; every read is one snapshot of committed rows.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from runlane_server.core.keys import ApiKey
 from runlane_server.core.model import SessionKey, SessionRecord
@@ -31,6 +31,9 @@ READ_BYTES = 4 * 1024 * 1024
 
 ANSWERED_MAX = 256
 """Answers that a run is told of at most; the newest."""
+
+FEED_SCAN = 4096
+"""Rows of all namespaces that one read of the feed looks at."""
 
 # --- what is written -------------------------------------------------------
 
@@ -186,6 +189,7 @@ class StoreInfo:
         durable: Whether an answered write is on disk.
         epoch: New at each restore of a backup.
         secret: 32 random bytes, made with the store: the key that tokens are derived with.
+        shared: Whether others may write to it, too.
     """
 
     kind: str
@@ -193,6 +197,7 @@ class StoreInfo:
     store_id: str
     epoch: int
     secret: bytes = field(default=b"", repr=False)
+    shared: bool = False
 
 
 @dataclass(slots=True)
@@ -427,6 +432,46 @@ class MessageRow:
     data: bytes
 
 
+class FeedPlace(NamedTuple):
+    """A place in the order of all events of a store.
+
+    That of an event is after all whose `feed` is smaller, then by session, then by sequence.
+    What a store gives out as `feed` never falls, and is never given out again.
+    """
+
+    feed: int
+    session_key: int
+    sequence: int
+
+
+FEED_START = FeedPlace(0, 0, 0)
+"""Before the first event."""
+
+
+@dataclass(slots=True)
+class FeedGroup:
+    """A group of events in the feed; `place` is that of its last event."""
+
+    place: FeedPlace
+    session_id: str
+    events: EventGroup
+
+
+@dataclass(slots=True)
+class FeedPage:
+    """What one read of the feed gives.
+
+    Attributes:
+        groups: Of the namespace, in the order of the feed.
+        through: All up to this place was looked at; nothing will come before it.
+        more: Whether there may be more already: the read came to one of its bounds.
+    """
+
+    groups: list[FeedGroup]
+    through: FeedPlace
+    more: bool
+
+
 @dataclass(slots=True)
 class LiveRows:
     """One snapshot of all that the live state shows.
@@ -519,23 +564,181 @@ class StoredNotice:
     cause: str
 
 
+@dataclass(slots=True)
+class Moves:
+    """What other servers have committed.
+
+    Attributes:
+        cursor: Where the next read goes on.
+        sessions: Sessions with new events, and the sequence of the newest; None: they may be
+            any.
+        time: The store's, in microseconds since 1970 UTC.
+    """
+
+    cursor: str
+    sessions: dict[SessionKey, int] | None
+    time: int
+
+
+@dataclass(slots=True)
+class Due:
+    """What is due, whoever wrote it."""
+
+    timers: list[StoredTimer]
+    leases: list[LiveLease]
+    notices: list[StoredNotice]
+
+
+@dataclass(slots=True)
+class PollingExecutor:
+    """An executor that polls a server, or did."""
+
+    namespace: str
+    executor_id: str
+    agents: Sequence[str]
+    last_poll_time: int
+    polling: bool
+
+
+@dataclass(slots=True)
+class Roster:
+    """Who works, and for what, on all servers.
+
+    Attributes:
+        executors: Those that other servers have seen.
+        queued: How many activations wait, and since when the oldest does, by (namespace,
+            agent); those that back off do not.
+        leased: How many activations an executor has, by (namespace, agent, executor_id).
+    """
+
+    executors: list[PollingExecutor]
+    queued: dict[tuple[str, str], tuple[int, int]]
+    leased: dict[tuple[str, str, str], int]
+
+
+@dataclass(slots=True)
+class SharedBlock:
+    """The newest state of a block on its way, for readers on other servers.
+
+    Attributes:
+        data: The block, encoded, opaque to the store; empty where it is only named.
+        put_time: When it was written, by the store's clock.
+        state: The session's encoded hot state, of the same snapshot.
+    """
+
+    key: SessionKey
+    model_stream_id: str
+    block_index: int
+    data: bytes = b""
+    put_time: int = 0
+    state: bytes = b""
+
+
+class Shared(Protocol):
+    """What a store adds that other servers write at the same time."""
+
+    async def tokens(self, keys: Sequence[SessionKey]) -> dict[SessionKey, bytes]:
+        """Reads the tokens of the sessions that are there."""
+
+    async def commit_locked(
+        self,
+        keys: Sequence[SessionKey],
+        decide: Callable[[list[LoadedSession | None]], Sequence[CommitUnit]],
+    ) -> list[Outcome]:
+        """Locks sessions and writes what is decided on them, in one transaction.
+
+        Args:
+            keys: All sessions that the writes are about.
+            decide: Gives the writes. It may be asked again; what counts is its last answer.
+
+        Returns:
+            One outcome for each write; one that is Unavailable may stand for all.
+        """
+
+    async def moved(self, cursor: str) -> Moves:
+        """Reads what others have committed since a cursor; "": from now on.
+
+        No commit is left out, also not one of a transaction that began long before.
+        """
+
+    async def wait_told(self, seconds: float) -> set[str]:
+        """Waits until a server tells something, or the time is over; for one caller alone."""
+
+    def tell(self, what: str) -> None:
+        """Tells all other servers a word, soon; it may be lost."""
+
+    def hear(self, what: str) -> None:
+        """Ends `wait_told` here, as though another server had told a word."""
+
+    async def queued_for(
+        self, lanes: Sequence[tuple[str, str]], now: int, limit: int
+    ) -> list[QueuedActivation]:
+        """Reads up to `limit` activations of each (namespace, agent), oldest first.
+
+        Those that back off beyond `now` are left out.
+        """
+
+    async def due(self, before: int, put_before: int, limit: int) -> Due:
+        """Reads timers and leases that end, and notices that were put, before a time."""
+
+    async def met(
+        self, server: str, executors: Sequence[PollingExecutor], forget_before: int
+    ) -> None:
+        """Writes which executors a server sees; forgets those that polled last before a time."""
+
+    async def roster(self, server: str, since: int, now: int) -> Roster:
+        """Reads who works; `since`: executors of other servers that polled at or after it."""
+
+    async def drained_among(self, names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Reads which of these (namespace, executor_id) are drained."""
+
+    async def put_blocks(
+        self,
+        server: str,
+        blocks: Sequence[SharedBlock],
+        gone: Sequence[SharedBlock],
+        forget_before: int,
+    ) -> None:
+        """Writes newest states of blocks, beside commits and without waiting for the disk.
+
+        Args:
+            server: Who writes.
+            blocks: What is new; replaces what was there.
+            gone: Blocks that are on their way no more.
+            forget_before: Also remove what was written before this time; 0: nothing.
+        """
+
+    async def blocks(
+        self, server: str, after: Mapping[SessionKey, int], max_bytes: int
+    ) -> list[SharedBlock]:
+        """Reads what other servers wrote of sessions, each after its `put_time`.
+
+        Ends with the one that makes them `max_bytes` large; the oldest come first.
+        """
+
+
 class Store(Protocol):
     """Sessions, rows and bytes, durable.
 
     Every method may raise StoreUnavailable or StoreCorrupt. Methods that take a
     session give None, or nothing, where it is not there; a deleted one is there for
-    `load` alone, and for `events` until it is swept.
+    `load` alone, and for `events`, of which a sweep leaves the last group.
     """
 
     info: StoreInfo
 
+    @property
+    def shared(self) -> Shared | None:
+        """What it adds where other servers may write it; None: this process has it alone."""
+
     async def open(self, now: int, embedded_prefix: str) -> None:
         """Takes the store for this process, or fails with StoreRefused, nothing changed.
 
-        Migrates an older schema. Leases of executors whose id starts with
-        `embedded_prefix` belong to a process that is gone: they end at `now`. All others
-        may be renewed for one full lease: they end no sooner than `now` plus their
-        duration.
+        Migrates an older schema. Where no other server has it open: leases of executors
+        whose id starts with `embedded_prefix` belong to a process that is gone: they end at
+        `now`. All others may be renewed for one full lease: they end no sooner than `now`
+        plus their duration. Beside other servers, which took heartbeats all the time, leases
+        stay as they are.
         """
 
     async def close(self) -> None:
@@ -678,6 +881,19 @@ class Store(Protocol):
         where there is one.
         """
 
+    async def feed(
+        self, namespace: str, after: FeedPlace, max_events: int, max_bytes: int
+    ) -> FeedPage:
+        """Reads groups of all sessions of a namespace that hold events after a place.
+
+        Looks at `FEED_SCAN` rows at most, whoever's they are, and stops once it has
+        `max_events` events or `max_bytes`. No later commit comes before what was read: where
+        several write, a group is given once all that can come before it is there.
+        """
+
+    async def feed_end(self) -> FeedPlace:
+        """Returns a place that all that is committed from now on comes after."""
+
     async def messages(
         self,
         key: SessionKey,
@@ -732,7 +948,8 @@ class Store(Protocol):
     async def sweep(self, key: SessionKey, max_rows: int) -> bool:
         """Removes up to `max_rows` rows of a deleted session; True once none is left.
 
-        Messages that forks show are kept. The last step clears the timer.
+        Its last group of events stays, which tells that it was deleted. Messages that forks
+        show are kept. The last step clears the timer.
         """
 
     async def expire_requests(self, before: int, max_rows: int) -> int:

@@ -9,6 +9,7 @@ import grpc
 from runlane_server.app.keys import NO_GRANT, Grant
 from runlane_server.core.errors import Reason, Refused, invalid
 from runlane_server.core.keys import DEFAULT_NAMESPACE, SECRET_PREFIX, Scope, scope_bits
+from runlane_server.transport.tracing import TRACEPARENT, well_formed
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
@@ -74,6 +75,7 @@ SCOPES: Mapping[str, int] = {
     "AdminService/RevokeKey": _ADMIN,
     "AdminService/GetOverview": _ADMIN,
     "AdminService/ListExecutors": _ADMIN,
+    "AdminService/StreamFeed": _ADMIN,
     "AdminService/ImportSession": _ADMIN,
     "ServerService/GetServerInfo": OPEN,
 }
@@ -209,8 +211,9 @@ def subject(context: Context) -> str:
     return ""
 
 
-def said(context: Context) -> tuple[str | None, str, str | None]:
-    """Returns what the metadata of a call say: bearer, namespace, and name of the client."""
+def said(context: Context) -> tuple[str | None, str, str | None, str]:
+    """Returns what the metadata of a call say: bearer, namespace, name of the client, trace."""
+    trace = ""
     bearer: str | None = None
     namespace = ""
     client: str | None = "client"
@@ -223,7 +226,9 @@ def said(context: Context) -> tuple[str | None, str, str | None]:
             client = None
             if isinstance(value, str) and _CLIENT_NAME.fullmatch(value):
                 client = f"client:{value}"
-    return bearer, namespace, client
+        elif key == TRACEPARENT:
+            trace = well_formed(value)
+    return bearer, namespace, client, trace
 
 
 def _bearer(value: str | bytes) -> str:

@@ -8,14 +8,15 @@ from runlane.v1 import admin_service_pb2 as pb
 from runlane.v1 import api_key_pb2
 
 from runlane_server.app.keys import Grant, MadeKey, NewKey
-from runlane_server.app.views import ExecutorView, Page, RunView
+from runlane_server.app.views import ExecutorView, FeedMark, FeedQuery, Page, RunView
 from runlane_server.core.errors import Refused, invalid
 from runlane_server.core.keys import ApiKey, Scope, scope_bits, scopes_of
 from runlane_server.core.words import Phase, SessionStatus
 from runlane_server.transport import requests, responses
 from runlane_server.transport.archives import ArchiveReader
 from runlane_server.transport.binding import Call
-from runlane_server.transport.paging import Pager, after_page, fill, page_limit
+from runlane_server.transport.codec import feed_batch
+from runlane_server.transport.paging import FeedCursors, Pager, after_page, fill, page_limit
 from runlane_server.transport.port import AppPort
 from runlane_server.transport.values import duration, duration_micros, timestamp
 
@@ -207,13 +208,38 @@ class AdminServicer:
     ) -> pb.ListExecutorsResponse:
         """Lists the executors."""
         pager = Pager(call.method, call.namespace)
-        executors, go_on = self._app.list_executors(
+        executors, go_on = await self._app.list_executors(
             call.namespace, pager.name(request.page_token), page_limit(request.page_size)
         )
         shown = fill(executors, _executor)
         if len(shown) < len(executors):
             go_on = shown[-1].executor_id
         return pb.ListExecutorsResponse(executors=shown, next_page_token=pager.token(go_on))
+
+    async def stream_feed(self, request: pb.StreamFeedRequest, call: Call) -> AsyncIterator[bytes]:
+        """Streams the events of all sessions."""
+        info = self._app.server_info()
+        cursors = FeedCursors(call.namespace, info.store_id, info.store_epoch)
+        at_end = request.WhichOneof("start") == "at_end"
+        query = FeedQuery(
+            None if at_end else cursors.feed_place(request.after_cursor),
+            request.follow if request.HasField("follow") else True,
+            frozenset(request.types),
+            request.include_messages,
+        )
+        async for frame in self._app.stream_feed(call.namespace, query):
+            if isinstance(frame, FeedMark):
+                yield pb.StreamFeedResponse(
+                    bookmark=pb.FeedBookmark(
+                        cursor=cursors.token(frame.place),
+                        caught_up=frame.caught_up,
+                        server_time=timestamp(frame.server_time),
+                    )
+                ).SerializeToString()
+            else:
+                yield feed_batch(
+                    (data, message, cursors.token(place)) for place, data, message in frame
+                )
 
     async def import_session(
         self, incoming: AsyncIterator[pb.ImportSessionRequest], call: Call

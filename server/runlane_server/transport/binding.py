@@ -6,6 +6,7 @@ name the caller, validate, call, and turn what was raised into a status.
 
 import asyncio
 import contextlib
+import random
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -34,6 +35,7 @@ from runlane_server.transport.access import (
 from runlane_server.transport.counting import counted
 from runlane_server.transport.errors import is_of_request, status_of
 from runlane_server.transport.hashing import request_hash
+from runlane_server.transport.tracing import Handle, Tracing, tell_refusal, trace_of, traced
 from runlane_server.transport.validation import validate
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -43,6 +45,8 @@ Answer = Message | bytes
 _OPEN_WHILE_DRAINING = frozenset(
     {"GetServerInfo", "Commit", "Heartbeat", "DrainExecutor", "StreamModelContext"}
 )
+# Streams that go on as long as their reader likes, and that it resumes.
+_ENDLESS = frozenset({"StreamEvents", "StreamRunEvents", "WatchActivation"})
 _READ_OUT_SECONDS = 1.0
 _MARGIN_SECONDS = 0.5
 _MARGIN_SHARE = 0.1
@@ -58,12 +62,20 @@ class Call(NamedTuple):
     context: Context
     grant: Grant = NO_GRANT
     toll: Toll | None = None
+    trace: str = ""
+    longest: float | None = None
 
     def caller(self, request_id: str = "", *parts: Any, actor: str = "") -> Caller:
         """Returns who calls; `parts` are all that was asked but request_id and waits."""
         digest = request_hash(self.method, *parts) if request_id else b""
         return Caller(
-            self.namespace, actor or self.client, self.method, request_id, digest, self.toll
+            self.namespace,
+            actor or self.client,
+            self.method,
+            request_id,
+            digest,
+            self.toll,
+            self.trace,
         )
 
     def wait_seconds(self, micros: int) -> float:
@@ -71,6 +83,8 @@ class Call(NamedTuple):
         if not micros:
             return 0.0
         wait = micros / 1_000_000
+        if self.longest is not None:
+            wait = min(wait, self.longest)
         left = remaining(self.context)
         if left is None:
             return wait
@@ -95,10 +109,23 @@ class Door:
         identity: Identity | None = None,
         stats: Stats | None = None,
         quotas: Quotas | None = None,
+        tracing: Tracing | None = None,
+        longest: float | None = None,
     ) -> None:
+        """Makes a door.
+
+        Args:
+            identity: Tells who calls; None: nobody is asked.
+            stats: Counts calls.
+            quotas: Of namespaces; None: there are none.
+            tracing: Records a span of each; None: nobody does.
+            longest: Seconds after which streams and waits end by themselves; None: never.
+        """
         self.identity: Identity = identity or Anybody()
         self.stats = stats or Stats()
         self.quotas = quotas
+        self.tracing = tracing
+        self.longest = longest
         self.draining = False
         self._entered = 0
         self._inside = 0
@@ -134,18 +161,16 @@ def service_handler(
     for method in service.methods:
         handler = getattr(servicer, _WORD.sub("_", method.name).lower())
         entry = _Entry(method, door)
+        handle: Handle
+        unary = not method.client_streaming and not method.server_streaming
         if method.client_streaming:
-            handlers[method.name] = grpc.stream_unary_rpc_method_handler(
-                counted(door.stats, method, _stream_unary(entry, handler))
-            )
+            bind, handle = grpc.stream_unary_rpc_method_handler, _stream_unary(entry, handler)
         elif method.server_streaming:
-            handlers[method.name] = grpc.unary_stream_rpc_method_handler(
-                counted(door.stats, method, _unary_stream(entry, handler))
-            )
+            bind, handle = grpc.unary_stream_rpc_method_handler, _unary_stream(entry, handler)
         else:
-            handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                counted(door.stats, method, _unary_unary(entry, handler), unary=True)
-            )
+            bind, handle = grpc.unary_unary_rpc_method_handler, _unary_unary(entry, handler)
+        handle = traced(door.tracing, method, handle, unary=unary)
+        handlers[method.name] = bind(counted(door.stats, method, handle, unary=unary))
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
@@ -154,8 +179,10 @@ class _Entry:
 
     __slots__ = (
         "_door",
+        "_ends_itself",
         "_identity",
         "_lasts",
+        "_longest",
         "_needed",
         "_open",
         "_parse",
@@ -176,6 +203,8 @@ class _Entry:
         self.leave = door.leave
         self.name = method.name
         self._identity = door.identity
+        self._longest = door.longest
+        self._ends_itself = method.name in _ENDLESS
         path = f"{method.containing_service.name}/{method.name}"
         self._needed = SCOPES[path]
         self._quotas = None if path in EXEMPT else door.quotas
@@ -196,7 +225,7 @@ class _Entry:
 
     def admit(self, context: Context) -> Call | None:
         """Returns who calls, or refuses them; None: what they show is to be proved first."""
-        bearer, asked, client = said(context)
+        bearer, asked, client, trace = said(context)
         found = self._identity.grant(context, bearer, client or "client", self._needed)
         if found is None:
             return None
@@ -210,7 +239,15 @@ class _Entry:
             task = asyncio.current_task()
             assert task is not None, "gRPC runs each call in a task"  # noqa: S101 - invariant
             grant.calls.add(task)
-        return Call(namespace, actor, self.name, context, grant)
+        return Call(
+            namespace,
+            actor,
+            self.name,
+            context,
+            grant,
+            trace=trace_of(trace),
+            longest=self._longest,
+        )
 
     def charge(self, call: Call) -> Call:
         """Takes what a call costs its namespace, or refuses it.
@@ -233,6 +270,13 @@ class _Entry:
             task = asyncio.current_task()
             call.grant.calls.discard(task)
             call.grant.cut.discard(task)
+
+    def bounded(self, frames: AsyncIterator[Answer]) -> AsyncIterator[Answer]:
+        """Returns the frames of a stream, ended by the server where it would be open for long."""
+        if self._longest is None or not self._ends_itself:
+            return frames
+        # Jitter, so that streams opened together do not come again together.
+        return _ended(frames, self._longest * random.uniform(0.85, 1.0))  # noqa: S311
 
     def request(self, raw: bytes) -> Any:
         """Returns the request once it is valid."""
@@ -263,6 +307,7 @@ class _Entry:
         elif not isinstance(error, Exception):
             raise error
         status = status_of(error, self.name)
+        tell_refusal(status.reason)
         context.set_code(status.code)
         context.set_details(status.message)
         context.set_trailing_metadata(status.trailers)
@@ -316,7 +361,7 @@ def _unary_stream(
             call = entry.admit(context) or await entry.prove(context)
             request = entry.request(raw)
             call = entry.charge(call)
-            frames = handler(request, call)
+            frames = entry.bounded(handler(request, call))
             async for frame in frames:
                 try:
                     await context.write(_encoded(frame))
@@ -360,6 +405,44 @@ def _stream_unary(
             entry.leave()
 
     return handle
+
+
+async def _ended(frames: AsyncIterator[Answer], seconds: float) -> AsyncIterator[Answer]:
+    """Gives frames for so long, then refuses more: the reader goes on from its cursor.
+
+    Only a wait for a frame is broken off, never a write, and a frame costs no timer of its own.
+    """
+    task = asyncio.current_task()
+    assert task is not None, "gRPC runs each call in a task"  # noqa: S101 - invariant
+    cancelled = task.cancelling()
+    over = waiting = False
+
+    def end() -> None:
+        nonlocal over
+        over = True
+        if waiting:
+            task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, end)
+    try:
+        while not over:
+            waiting = True
+            try:
+                frame = await anext(frames)
+            except StopAsyncIteration:
+                return
+            except asyncio.CancelledError:
+                # Another may have cancelled it too, and comes first.
+                if not over or task.uncancel() > cancelled:
+                    raise
+                break
+            finally:
+                waiting = False
+            yield frame
+        raise Refused(Reason.STREAM_ENDED, "the stream has been open for long: open it again")
+    finally:
+        timer.cancel()
+        await close(frames)
 
 
 async def _read_out(raw_requests: AsyncIterable[bytes]) -> None:

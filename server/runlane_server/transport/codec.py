@@ -5,7 +5,7 @@ is those bytes behind a key and a length: a protobuf message is the sequence of
 its fields, so concatenation is all that it takes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -58,6 +58,7 @@ _TIMES = {
 _MILLION = 1_000_000
 _FIELD_1 = b"\x0a"
 _EVENT_MESSAGE = b"\x62"  # field 12
+_FEED_CURSOR = b"\x12"  # field 2
 _ROLE = 0x20  # field 4 of Message, a varint
 _LENGTH_DELIMITED = 2
 
@@ -110,6 +111,25 @@ def repeated(messages: Sequence[bytes]) -> bytes:
     for data in messages:
         parts += (_FIELD_1, varint(len(data)), data)
     return b"".join(parts)
+
+
+def _event_parts(data: bytes, message: bytes | None) -> tuple[bytes, ...]:
+    """Encodes an event as field 1, with its message or None."""
+    if message is None:
+        return _FIELD_1, varint(len(data)), data
+    size = varint(len(message))
+    whole = len(data) + 1 + len(size) + len(message)
+    return _FIELD_1, varint(whole), data, _EVENT_MESSAGE, size, message
+
+
+def feed_batch(events: Iterable[tuple[bytes, bytes | None, str]]) -> bytes:
+    """Encodes a frame of StreamFeed from events, each with its message or None, and cursors."""
+    parts: list[bytes] = []
+    for data, message, cursor in events:
+        named = cursor.encode("ascii")
+        event = b"".join((*_event_parts(data, message), _FEED_CURSOR, varint(len(named)), named))
+        parts += (_FIELD_1, varint(len(event)), event)
+    return length_delimited(_FIELD_1, b"".join(parts))
 
 
 class ProtoCodec:
@@ -202,12 +222,7 @@ class ProtoCodec:
         """Encodes a frame of StreamRunEvents, likewise."""
         parts: list[bytes] = []
         for data, message in events:
-            if message is None:
-                parts += (_FIELD_1, varint(len(data)), data)
-            else:
-                size = varint(len(message))
-                whole = len(data) + 1 + len(size) + len(message)
-                parts += (_FIELD_1, varint(whole), data, _EVENT_MESSAGE, size, message)
+            parts += _event_parts(data, message)
         return b"".join(parts)
 
     def bookmark(self, sequence: int, server_time: int, *, caught_up: bool) -> bytes:

@@ -20,8 +20,15 @@ _NAMES: dict[Any, str] = {
     **{code.value[0]: code.name for code in grpc.StatusCode},
     **{code: code.name for code in grpc.StatusCode},
 }
-_IDS = ("request_id", "session_id", "run_id", "submission_id", "interaction_id", "executor_id")
-_FENCE_IDS = ("session_id", "run_id", "activation_id")
+_IDS = (
+    "request_id",
+    "session_id",
+    "run_id",
+    "activation_id",
+    "submission_id",
+    "interaction_id",
+    "executor_id",
+)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")
 
 Handle = Callable[[Any, Any], Awaitable[Any]]
@@ -41,7 +48,7 @@ def counted(
         code = "CANCELLED"
         try:
             answer = await handle(request, context)
-            code = _NAMES.get(context.code(), "UNKNOWN")
+            code = code_of(context)
             return answer
         except asyncio.CancelledError:
             raise
@@ -52,6 +59,11 @@ def counted(
             stats.called(name, code, clock() - start if unary else None)
 
     return count
+
+
+def code_of(context: Any) -> str:
+    """Returns the name of the status code that a context was given."""
+    return _NAMES.get(context.code(), "UNKNOWN")
 
 
 def call_ids() -> dict[str, str]:
@@ -66,12 +78,13 @@ def call_ids() -> dict[str, str]:
         request = GetMessageClass(call[0].input_type).FromString(call[1])
     except DecodeError:
         return {}
-    found = _ids(request, _IDS)
+    found = ids_of(request)
     if "fence" in request.DESCRIPTOR.fields_by_name:
-        found |= _ids(getattr(request, "fence"), _FENCE_IDS)  # noqa: B009 - of any request
+        found |= ids_of(getattr(request, "fence"))  # noqa: B009 - of any request
     return found
 
 
-def _ids(message: Message, names: tuple[str, ...]) -> dict[str, str]:
-    given = ((name, getattr(message, name, None)) for name in names)
+def ids_of(message: Message) -> dict[str, str]:
+    """Returns the well-formed ids that a message has in fields of its own."""
+    given = ((name, getattr(message, name, None)) for name in _IDS)
     return {name: value for name, value in given if isinstance(value, str) and _ID.fullmatch(value)}

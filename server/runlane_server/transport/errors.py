@@ -116,6 +116,7 @@ class Status(NamedTuple):
     code: grpc.StatusCode
     message: str
     trailers: tuple[tuple[str, str | bytes], ...]
+    reason: str
 
 
 def is_of_request(refused: Refused) -> bool:
@@ -211,7 +212,7 @@ def _encode(refused: Refused) -> Status:
     trailers: tuple[tuple[str, str | bytes], ...] = (("grpc-status-details-bin", packed),)
     if retry_ms:
         trailers += (("grpc-retry-pushback-ms", str(retry_ms)),)
-    return Status(row.code, message, trailers)
+    return Status(row.code, message, trailers, refused.reason.value)
 
 
 def _extra(row: ErrorRow, refused: Refused, message: str) -> Any:

@@ -53,6 +53,7 @@ def _leased(view: LeasedView) -> bytes:
         reserved_step=view.reserved_step,
         tool_calls=calls,
         control=responses.activation_control(view.control),
+        traceparent=view.trace,
     )
     room = SEND_BYTES_MAX - _FRAMING - shown.ByteSize()
     answered = []

@@ -8,6 +8,9 @@ from runlane_server.transport.requests import DELTA_TEXT_BYTES_MAX
 RECEIVE_BYTES_MAX = 8 * 1024 * 1024
 SEND_BYTES_MAX = 4 * 1024 * 1024
 
+CLIENT_PING_SECONDS_MIN = 5
+"""A client that pings more often, while nothing is sent to it, is sent away."""
+
 _RULES = Rules()
 
 FIXED_LIMITS: tuple[tuple[str, int, str], ...] = (
@@ -24,6 +27,7 @@ FIXED_LIMITS: tuple[tuple[str, int, str], ...] = (
     ("page_bytes_max", PAGE_BYTES_MAX, "bytes"),
     ("live_messages_max", 200, "items"),
     ("wait_seconds_max", 300, "seconds"),
+    ("client_ping_seconds_min", CLIENT_PING_SECONDS_MIN, "seconds"),
     ("lease_seconds_min", 5, "seconds"),
     ("lease_seconds_max", 600, "seconds"),
     ("commit_operations_max", 64, "items"),

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from runlane_server.app.views import Page
 from runlane_server.core.errors import Reason, Refused
+from runlane_server.store.base import FEED_START, FeedPlace
 from runlane_server.transport.hashing import request_hash
 
 PAGE_SIZE_DEFAULT: Final = 50
@@ -37,6 +38,7 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _NUMBER = msgspec.msgpack.Decoder(_Number)
 _PLACE = msgspec.msgpack.Decoder(tuple[_Number, str])
 _PAIR = msgspec.msgpack.Decoder(tuple[_Number, _Number])
+_FEED = msgspec.msgpack.Decoder(tuple[_Number, _Number, _Number])
 
 
 def page_limit(page_size: int) -> int:
@@ -48,11 +50,12 @@ class Pager:
     """The tokens of one call: bound to its method, namespace and arguments."""
 
     __slots__ = ("_bound",)
+    _what = "page token"
 
     def __init__(self, method: str, namespace: str, *arguments: Any) -> None:
         self._bound = request_hash(method, namespace, *arguments)[:_HASH]
 
-    def token(self, cursor: int | str | tuple[int, str] | tuple[int, int] | None) -> str:
+    def token(self, cursor: int | str | tuple[int, str] | tuple[int, ...] | None) -> str:
         """Returns the token of the page after a cursor; empty where there is none."""
         if cursor is None:
             return ""
@@ -62,46 +65,60 @@ class Pager:
 
     def name(self, token: str) -> str:
         """Returns the name in a token of this call; empty without a token."""
-        return _decode(_NAME, self._body(token)) if token else ""
+        return self._decode(_NAME, token) if token else ""
 
     def number(self, token: str) -> int | None:
         """Returns the number in a token of this call; None without a token."""
-        return _decode(_NUMBER, self._body(token)) if token else None
+        return self._decode(_NUMBER, token) if token else None
 
     def place(self, token: str) -> tuple[int, str] | None:
         """Returns the time and id in a token of this call; None without a token."""
-        return _decode(_PLACE, self._body(token)) if token else None
+        return self._decode(_PLACE, token) if token else None
 
     def pair(self, token: str) -> tuple[int, int] | None:
         """Returns the two numbers in a token of this call; None without a token."""
-        return _decode(_PAIR, self._body(token)) if token else None
+        return self._decode(_PAIR, token) if token else None
+
+    def _decode(self, decoder: msgspec.msgpack.Decoder[Cursor], token: str) -> Cursor:
+        try:
+            return decoder.decode(self._body(token))
+        except msgspec.MsgspecError:
+            raise self._malformed() from None
 
     def _body(self, token: str) -> bytes:
         try:
             data = urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
         except ValueError:
-            raise _malformed() from None
+            raise self._malformed() from None
         bound, total, body = data[1 : 1 + _HASH], data[1 + _HASH : _HEAD], data[_HEAD:]
         if not body or data[0] != _VERSION or total != _checksum(bound, body):
-            raise _malformed()
+            raise self._malformed()
         if bound != self._bound:
-            raise Refused(Reason.PAGE_TOKEN_MISMATCH, "the page token belongs to other arguments")
+            raise Refused(
+                Reason.PAGE_TOKEN_MISMATCH, f"the {self._what} belongs to other arguments"
+            )
         return body
 
+    def _malformed(self) -> Refused:
+        return Refused(Reason.PAGE_TOKEN_INVALID, f"the {self._what} is not one of this server's")
 
-def _decode(decoder: msgspec.msgpack.Decoder[Cursor], body: bytes) -> Cursor:
-    try:
-        return decoder.decode(body)
-    except msgspec.MsgspecError:
-        raise _malformed() from None
+
+class FeedCursors(Pager):
+    """The cursors of a namespace's feed: bound to the store as it is since its last restore."""
+
+    __slots__ = ()
+    _what = "cursor"
+
+    def __init__(self, namespace: str, store_id: str, epoch: int) -> None:
+        super().__init__("StreamFeed", namespace, store_id, epoch)
+
+    def feed_place(self, cursor: str) -> FeedPlace:
+        """Returns the place that a cursor stands for; empty: the start."""
+        return FeedPlace(*self._decode(_FEED, cursor)) if cursor else FEED_START
 
 
 def _checksum(bound: bytes, body: bytes) -> bytes:
     return blake2b(bytes((_VERSION,)) + bound + body, digest_size=_SUM).digest()
-
-
-def _malformed() -> Refused:
-    return Refused(Reason.PAGE_TOKEN_INVALID, "the page token is not one of this server's")
 
 
 def fill(items: Iterable[Item], show: Callable[[Item], Shown]) -> list[Shown]:

@@ -11,6 +11,9 @@ from runlane_server.app.views import (
     CommitView,
     EventQuery,
     ExecutorView,
+    FeedEvents,
+    FeedMark,
+    FeedQuery,
     ForkRequest,
     HistoryView,
     LineageView,
@@ -331,7 +334,12 @@ class AppPort(Protocol):
     ) -> tuple[HistoryView, AsyncIterator[bytes]]:
         """Reads the history at a run; then frames of its messages."""
 
-    def list_agents(
+    def stream_feed(
+        self, namespace: str, query: FeedQuery, /
+    ) -> AsyncIterator[FeedEvents | FeedMark]:
+        """Streams the events of all sessions, and where the reader is."""
+
+    async def list_agents(
         self, namespace: str, after: str, limit: int, /
     ) -> tuple[list[AgentView], str | None]:
         """Lists agents by name; also the name that the next page is after."""
@@ -339,7 +347,7 @@ class AppPort(Protocol):
     async def overview(self, namespace: str, /) -> OverviewView:
         """Counts what there is."""
 
-    def list_executors(
+    async def list_executors(
         self, namespace: str, after: str, limit: int, /
     ) -> tuple[list[ExecutorView], str | None]:
         """Lists executors by id; also the id that the next page is after."""

@@ -23,18 +23,24 @@ from runlane_server.transport.admin import AdminServicer, KeysPort
 from runlane_server.transport.binding import Door, service_handler
 from runlane_server.transport.executor import ExecutorServicer
 from runlane_server.transport.history import HistoryServicer
-from runlane_server.transport.limits import RECEIVE_BYTES_MAX, SEND_BYTES_MAX
+from runlane_server.transport.limits import (
+    CLIENT_PING_SECONDS_MIN,
+    RECEIVE_BYTES_MAX,
+    SEND_BYTES_MAX,
+)
 from runlane_server.transport.port import AppPort
 from runlane_server.transport.reflection import REFLECTION_SERVICES, add_reflection
 from runlane_server.transport.server_info import ServerServicer
 from runlane_server.transport.session import SessionServicer
 from runlane_server.transport.tls import TlsFiles, TlsReloader
+from runlane_server.transport.tracing import Tracing
 
 PENDING_CALLS_MAX = 20_000
 
 _LOOK_SECONDS = 0.5
 _QUIET_SECONDS = 0.05
 _STOP_SECONDS = 0.5
+_CALL_SHARE = 0.95
 
 _log = structlog.get_logger(__name__)
 
@@ -57,14 +63,27 @@ class GrpcSettings:
     Attributes:
         reflection: Serve reflection.
         channelz: Serve channelz, which shows all connections to whoever asks.
+        max_stream_seconds: How long a stream without an end of its own is open.
         max_connection_age: Seconds after which a connection is asked to go; None: never.
         max_connection_age_grace: Seconds that its calls may then take.
+        keepalive: Seconds of silence after which a client is pinged.
+        keepalive_timeout: Seconds that it may take to answer.
     """
 
     reflection: bool = True
     channelz: bool = False
+    max_stream_seconds: float = 3600.0
     max_connection_age: float | None = None
-    max_connection_age_grace: float = 30.0
+    max_connection_age_grace: float = 300.0
+    keepalive: float = 30.0
+    keepalive_timeout: float = 10.0
+
+    @property
+    def longest_call(self) -> float:
+        """Seconds after which a stream or a wait ends by itself, before gRPC cuts it off."""
+        if self.max_connection_age is None:
+            return self.max_stream_seconds
+        return min(self.max_stream_seconds, _CALL_SHARE * self.max_connection_age_grace)
 
 
 def _options(settings: GrpcSettings) -> list[tuple[str, Any]]:
@@ -72,8 +91,16 @@ def _options(settings: GrpcSettings) -> list[tuple[str, Any]]:
         ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
         ("grpc.max_send_message_length", SEND_BYTES_MAX),
         # The default would send GOAWAY to a client that pings more than once in 5 minutes.
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        # Half of what is promised: a ping that comes a millisecond early is a strike, too.
+        ("grpc.http2.min_ping_interval_without_data_ms", CLIENT_PING_SECONDS_MIN * 500),
         ("grpc.keepalive_permit_without_calls", 1),
+        # A client that is gone without a word would keep its streams and polls for hours.
+        ("grpc.keepalive_time_ms", int(settings.keepalive * 1000)),
+        ("grpc.keepalive_timeout_ms", int(settings.keepalive_timeout * 1000)),
+        # gRPC's own pings, which measure bandwidth, hold back those while they wait: a minute.
+        ("grpc.http2.ping_timeout_ms", int(settings.keepalive_timeout * 1000)),
+        # By default no more than two pings go out while no data does.
+        ("grpc.http2.max_pings_without_data", 0),
         # By default calls of a burst are cancelled at random once a thousand wait to be taken,
         # and a client that is told CANCELLED does not try again.
         ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
@@ -99,6 +126,7 @@ class GrpcServer:
         settings: GrpcSettings | None = None,
         identity: Identity | None = None,
         stats: Stats | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Makes a server.
 
@@ -108,10 +136,11 @@ class GrpcServer:
             settings: Of the transport.
             identity: Tells who calls; None: nobody is asked.
             stats: Counts calls.
+            tracing: Records a span of each; None: nobody does.
         """
         settings = settings or GrpcSettings()
         self._app = app
-        self._door = Door(identity, stats, app.quotas)
+        self._door = Door(identity, stats, app.quotas, tracing, settings.longest_call)
         self._health = health.aio.HealthServicer()
         self._watching: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(options=_options(settings))

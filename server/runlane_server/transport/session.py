@@ -154,7 +154,7 @@ class SessionServicer(ControlCalls):
     async def list_agents(self, request: pb.ListAgentsRequest, call: Call) -> pb.ListAgentsResponse:
         """Lists the agents."""
         pager = Pager(call.method, call.namespace)
-        agents, go_on = self._app.list_agents(
+        agents, go_on = await self._app.list_agents(
             call.namespace, pager.name(request.page_token), page_limit(request.page_size)
         )
         shown = fill(agents, responses.agent)

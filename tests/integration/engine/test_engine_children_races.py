@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-import threading
 
 import pytest
 from runlane.v1 import message_pb2
@@ -59,15 +58,17 @@ class FailingWrite:
     """Holds the store's nth transaction from now on until `fail` is called; then it fails."""
 
     def __init__(self, world, nth):
-        self.left, self.go = nth, threading.Event()
-        world.store.committer.faults = self
+        self.world, self.left, self.go = world, nth, asyncio.Event()
+        self.commits = world.engine._committer._commit
+        world.engine._committer._commit = self
 
-    def __call__(self, place):
-        if place == "begin":
-            self.left -= 1
-            if self.left == 0:
-                assert self.go.wait(30)
-                raise sqlite3.OperationalError("disk I/O error")
+    async def __call__(self, batch):
+        self.left -= 1
+        if self.left == 0:
+            async with asyncio.timeout(30):
+                await self.go.wait()
+            self.world.faults("begin", sqlite3.OperationalError("disk I/O error"))
+        return await self.commits(batch)
 
     async def fail(self, *tasks):
         self.go.set()

@@ -376,6 +376,7 @@ async def test_an_alarm_is_not_held_up_by_other_sessions(world: World):
 async def test_a_lease_that_fails_is_waiting_still(world: World):
     await world.do("ses_1", create, first)
     caller = world.caller("PollActivation")
+    await world.app.poll(caller, "x1", ["other"], 0, LEASE, 0)  # it is known
     world.faults("commit", FULL)
     with pytest.raises(StoreUnavailable):
         await world.app.poll(caller, "x1", ["main"], 0, LEASE, 0)

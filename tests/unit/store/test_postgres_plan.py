@@ -97,6 +97,16 @@ async def test_a_level_is_one_statement_over_arrays():
 
 
 @pytest.mark.asyncio
+async def test_steps_on_rows_that_no_lock_guards_are_in_one_order():
+    kind = Kind(columns("a, b text, n bigint"), "DELETE FROM t USING {u}", ordered=2)
+    plan, conn = Plan(), Conn()
+    for step in (("b", "x", None), ("a", "y", 2), ("a", "x", 1)):
+        plan.add(kind, step)
+    await plan.run(conn)
+    assert conn.seen[0][1] == (["a", "a", "b"], ["x", "y", "x"], [1, 2, None])
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(("kind", "error"), [(MOVE, BadRow), (RACE, Raced)])
 async def test_a_step_that_misses_its_row(kind, error):
     plan = Plan()

@@ -389,7 +389,7 @@ class FakeApp:
         view = HistoryView(run_view(phase=Phase.TERMINAL), 2, b"\xab", SummaryRow(1, "s", "m", NOW))
         return view, self.stream_messages(*args)
 
-    def list_agents(self, *args):
+    async def list_agents(self, *args):
         self.asked.append(("list_agents", *args))
         return [AgentView("a", NOW, 1, 2, 3)], "a"
 
@@ -398,7 +398,7 @@ class FakeApp:
         counts = Counts({SessionStatus.OPEN: 3}, True, {Phase.WAITING: 2}, 1, 4, 5_000_000_000)
         return OverviewView(counts, 6, NOW - 1_500_000, 7, 8, 9, True, NOW)
 
-    def list_executors(self, *args):
+    async def list_executors(self, *args):
         self.asked.append(("list_executors", *args))
         return [ExecutorView("e", ["a", "b"], NOW, True, 2, True)], "e"
 

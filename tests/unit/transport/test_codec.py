@@ -1,6 +1,7 @@
 import pytest
 from fakes import CODEC, NOW, event_bytes, message_row, text_content
 from runlane.v1 import (
+    admin_service_pb2,
     event_pb2,
     executor_service_pb2,
     history_service_pb2,
@@ -14,6 +15,7 @@ from runlane.v1 import (
 from runlane_server.app.views import ControlView
 from runlane_server.core import answers, model, words
 from runlane_server.core.rows import Closer, Event, EventType, MessageAppended
+from runlane_server.transport.codec import feed_batch
 from runlane_server.transport.content import text_result
 from runlane_server.transport.requests import options
 from runlane_server.transport.values import sequence_of, varint
@@ -240,6 +242,14 @@ def test_joined_bytes_are_what_protobuf_would_make(length):
         history_service_pb2.StreamRunEventsResponse.FromString(CODEC.run_event_batch(given))
         == run_frame
     )
+    fed = feed_batch([(plain, None, "c1"), (with_message, first.data, "c2" * length)])
+    entries = [
+        admin_service_pb2.FeedEvent(event=events[0], cursor="c1"),
+        admin_service_pb2.FeedEvent(event=events[1], cursor="c2" * length),
+    ]
+    assert admin_service_pb2.StreamFeedResponse.FromString(
+        fed
+    ) == admin_service_pb2.StreamFeedResponse(batch=admin_service_pb2.FeedBatch(events=entries))
     messages = [message_pb2.Message.FromString(row.data) for row in (first, second)]
     joined = CODEC.message_batch([first.data, second.data])
     for response in (

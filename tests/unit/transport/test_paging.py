@@ -1,6 +1,7 @@
 import pytest
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.transport.paging import Pager, fitting, page_limit
+from runlane_server.store.base import FEED_START, FeedPlace
+from runlane_server.transport.paging import FeedCursors, Pager, fitting, page_limit
 
 PAGER = Pager("ListRuns", "default", "s", [1])
 
@@ -58,6 +59,28 @@ def test_what_was_made_or_changed_elsewhere_is_refused():
     with pytest.raises(Refused) as caught:
         PAGER.place(PAGER.token(5))
     assert caught.value.reason is Reason.PAGE_TOKEN_INVALID
+
+
+def test_a_cursor_of_a_feed_belongs_to_a_namespace_and_a_store_as_it_is():
+    cursors = FeedCursors("default", "sto_1", 1)
+    for place in (FEED_START, FeedPlace(2**40, 2**30, 7), FeedPlace(2**63 - 1, 1, 2**31)):
+        assert cursors.feed_place(cursors.token(place)) == place
+        assert len(cursors.token(place)) < 64
+    assert cursors.feed_place("") == FEED_START
+    others = [
+        FeedCursors("other", "sto_1", 1),
+        FeedCursors("default", "sto_2", 1),
+        FeedCursors("default", "sto_1", 2),
+        PAGER,
+    ]
+    for other in others:
+        with pytest.raises(Refused, match="cursor") as caught:
+            cursors.feed_place(other.token((5, 6, 7)))
+        assert caught.value.reason is Reason.PAGE_TOKEN_MISMATCH
+    for broken in ("x", cursors.token((5, 6)), cursors.token(5), cursors.token((5, -1, 7))):
+        with pytest.raises(Refused, match="cursor") as caught:
+            cursors.feed_place(broken)
+        assert caught.value.reason is Reason.PAGE_TOKEN_INVALID
 
 
 def test_sizes():

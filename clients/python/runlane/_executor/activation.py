@@ -33,6 +33,7 @@ from runlane._executor.model import (
 )
 from runlane._executor.toolbox import Toolbox
 from runlane._retry import STREAM_DEADLINE, delay, reopenable
+from runlane._trace import Attributes, Recorded, span
 from runlane.errors import (
     FieldInvalid,
     OperationInvalid,
@@ -83,9 +84,10 @@ class ActivationTask:
     async def run(self) -> None:
         """Does the work; errors end the run or the lease and are logged, never raised."""
         lease = self._lease
+        # Signs of life are no part of the trace: they are many, and tell nothing.
         lease.keep()
         try:
-            await self._settle()
+            await self._traced()
         except LostError:
             _LOG.info("activation %s was lost", lease.fence.activation_id, extra=lease.ids)
         except asyncio.CancelledError:
@@ -102,13 +104,28 @@ class ActivationTask:
         finally:
             await lease.let_go()
 
-    async def _settle(self) -> None:
+    async def _traced(self) -> None:
+        """Works in the trace of the run."""
+        fence, agent = self._lease.fence, self._agent.name
+        attributes: Attributes = {
+            **{f"runlane.{name}": value for name, value in self._lease.ids.items()},
+            "runlane.attempt": fence.epoch,
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": agent,
+            "gen_ai.conversation.id": fence.session_id,
+        }
+        parent = self._leased.traceparent
+        with span(f"invoke_agent {agent}", attributes, parent=parent) as recorded:
+            await self._settle(recorded)
+
+    async def _settle(self, recorded: Recorded) -> None:
         """Works, and commits the end that an error means."""
         try:
             await self._work()
         except (CancelRequestedError, RunCancelling):
             await self._lease.commit(finish=pb.Finish(cancelled=pb.Cancelled()))
         except ModelError as error:
+            recorded.failed(error.reason)
             await self._fail(error.reason, error.message, retryable=error.retryable)
         except (LostError, TransportError):
             raise
@@ -116,6 +133,7 @@ class ActivationTask:
             _LOG.exception(
                 "the executor failed at run %s", self._lease.fence.run_id, extra=self._lease.ids
             )
+            recorded.failed(type(error).__name__)
             # The class alone: what it says may hold what callers must not see.
             reason = RunFailureReason.EXECUTOR_ERROR
             await self._fail(reason, type(error).__name__, retryable=False)
@@ -259,9 +277,26 @@ class ActivationTask:
 
     async def _ask(self, request: ModelRequest) -> ModelResponse:
         model = self._agent.model
-        if isinstance(model, StreamingModel):
-            return await self._lease.unless_told(self._stream_model(model, request))
-        return await self._lease.unless_told(model.complete(request))
+        attributes: Attributes = {
+            "runlane.run_id": request.run_id,
+            "runlane.step": request.step,
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": request.model,
+        }
+        with span(f"chat {request.model}".rstrip(), attributes) as recorded:
+            if isinstance(model, StreamingModel):
+                work = self._stream_model(model, request)
+            else:
+                work = model.complete(request)
+            response = await self._lease.unless_told(work)
+            recorded.note(
+                {
+                    "gen_ai.response.model": response.model,
+                    "gen_ai.usage.input_tokens": response.usage.input_tokens,
+                    "gen_ai.usage.output_tokens": response.usage.output_tokens,
+                }
+            )
+            return response
 
     async def _stream_model(self, model: StreamingModel, request: ModelRequest) -> ModelResponse:
         publisher = DeltaPublisher(

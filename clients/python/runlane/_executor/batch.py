@@ -28,6 +28,7 @@ from runlane._executor.toolbox import (
 )
 from runlane._executor.tools import ToolContext
 from runlane._time import to_seconds
+from runlane._trace import span
 from runlane.errors import (
     AgentNotFound,
     FieldInvalid,
@@ -299,6 +300,22 @@ class Batch:
 
     async def _run_one(
         self, key: str, plan: Run | Question, external_token: str = ""
+    ) -> message_pb2.ToolResult:
+        name = plan.tool.name
+        attributes = {
+            "runlane.run_id": self._run.run_id,
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.call.id": key,
+        }
+        with span(f"execute_tool {name}", attributes) as recorded:
+            result = await self._call_tool(key, plan, external_token)
+            if _failed(result):
+                recorded.failed(message_pb2.ToolResult.Outcome.Name(result.outcome))
+            return result
+
+    async def _call_tool(
+        self, key: str, plan: Run | Question, external_token: str
     ) -> message_pb2.ToolResult:
         context = self._context(key, external_token)
         limit = to_seconds(self._options.tool_timeout_duration) or plan.tool.timeout

@@ -11,6 +11,7 @@ from google.protobuf import timestamp_pb2 as timestamp_pb2
 from google.protobuf.internal import containers as containers
 from runlane.v1 import api_key_pb2 as api_key_pb2
 from runlane.v1 import archive_pb2 as archive_pb2
+from runlane.v1 import event_pb2 as event_pb2
 from runlane.v1 import run_pb2 as run_pb2
 from runlane.v1 import session_pb2 as session_pb2
 import builtins as builtins
@@ -534,6 +535,167 @@ class ExecutorStatus(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["last_poll_time", b"last_poll_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["agents", b"agents", "draining", b"draining", "executor_id", b"executor_id", "last_poll_time", b"last_poll_time", "leased_count", b"leased_count", "polling", b"polling"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class StreamFeedRequest(message.Message):
+    """Request of StreamFeed."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    AFTER_CURSOR_FIELD_NUMBER: builtins.int
+    AT_END_FIELD_NUMBER: builtins.int
+    FOLLOW_FIELD_NUMBER: builtins.int
+    TYPES_FIELD_NUMBER: builtins.int
+    INCLUDE_MESSAGES_FIELD_NUMBER: builtins.int
+    after_cursor: builtins.str
+    """After what this cursor stands for; empty: at the first event that is kept. A cursor may
+    be kept for ever.
+    """
+    at_end: builtins.bool
+    """With what is committed from now on. The first frame is a bookmark."""
+    follow: builtins.bool
+    """Whether to go on with what comes. Default: true. Else the stream ends once it has come to
+    what was the end when it began.
+    """
+    include_messages: builtins.bool
+    """Put the messages into their message.appended events. That of a session which is deleted
+    meanwhile is left out.
+    """
+    @builtins.property
+    def types(self) -> containers.RepeatedScalarFieldContainer[event_pb2.Event.Type.ValueType]:
+        """Only events of these types; at most 64. The cursor goes on over all others."""
+
+    def __init__(
+        self,
+        *,
+        after_cursor: builtins.str = ...,
+        at_end: builtins.bool = ...,
+        follow: builtins.bool | None = ...,
+        types: abc.Iterable[event_pb2.Event.Type.ValueType] | None = ...,
+        include_messages: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["_follow", b"_follow", "after_cursor", b"after_cursor", "at_end", b"at_end", "follow", b"follow", "start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["_follow", b"_follow", "after_cursor", b"after_cursor", "at_end", b"at_end", "follow", b"follow", "include_messages", b"include_messages", "start", b"start", "types", b"types"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__follow: _TypeAlias = typing.Literal["follow"]  # noqa: Y015
+    _WhichOneofArgType__follow: _TypeAlias = typing.Literal["_follow", b"_follow"]  # noqa: Y015
+    _WhichOneofReturnType_start: _TypeAlias = typing.Literal["after_cursor", "at_end"]  # noqa: Y015
+    _WhichOneofArgType_start: _TypeAlias = typing.Literal["start", b"start"]  # noqa: Y015
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__follow) -> _WhichOneofReturnType__follow | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_start) -> _WhichOneofReturnType_start | None: ...
+
+@typing.final
+class StreamFeedResponse(message.Message):
+    """One frame of the stream."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: builtins.int
+    BOOKMARK_FIELD_NUMBER: builtins.int
+    @builtins.property
+    def batch(self) -> FeedBatch:
+        """Events in order: at most 256 and 1 MiB, or one."""
+
+    @builtins.property
+    def bookmark(self) -> FeedBookmark:
+        """Where the stream is."""
+
+    def __init__(
+        self,
+        *,
+        batch: FeedBatch | None = ...,
+        bookmark: FeedBookmark | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["batch", b"batch", "bookmark", b"bookmark", "frame", b"frame"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["batch", b"batch", "bookmark", b"bookmark", "frame", b"frame"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = typing.Literal["batch", "bookmark"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+@typing.final
+class FeedBatch(message.Message):
+    """Events in the order of the feed."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: builtins.int
+    @builtins.property
+    def events(self) -> containers.RepeatedCompositeFieldContainer[FeedEvent]:
+        """The events; each names its session."""
+
+    def __init__(
+        self,
+        *,
+        events: abc.Iterable[FeedEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class FeedEvent(message.Message):
+    """An event and its place in the feed."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: builtins.int
+    CURSOR_FIELD_NUMBER: builtins.int
+    cursor: builtins.str
+    """Stands for this event and all before it: keep it with what was made of the event."""
+    @builtins.property
+    def event(self) -> event_pb2.Event:
+        """The event."""
+
+    def __init__(
+        self,
+        *,
+        event: event_pb2.Event | None = ...,
+        cursor: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["event", b"event"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["cursor", b"cursor", "event", b"event"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class FeedBookmark(message.Message):
+    """Where the stream is. Sent first where the stream starts at the end, when the reader has
+    caught up, every 15 s while idle, and now and then on the way past what it does not want.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: builtins.int
+    CAUGHT_UP_FIELD_NUMBER: builtins.int
+    SERVER_TIME_FIELD_NUMBER: builtins.int
+    cursor: builtins.str
+    """All events up to here were sent, or are of other types; go on from here."""
+    caught_up: builtins.bool
+    """Whether this was the end when the bookmark was made."""
+    @builtins.property
+    def server_time(self) -> timestamp_pb2.Timestamp:
+        """The server's time."""
+
+    def __init__(
+        self,
+        *,
+        cursor: builtins.str = ...,
+        caught_up: builtins.bool = ...,
+        server_time: timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["server_time", b"server_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["caught_up", b"caught_up", "cursor", b"cursor", "server_time", b"server_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

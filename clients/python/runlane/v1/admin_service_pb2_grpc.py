@@ -70,6 +70,11 @@ class AdminServiceStub(object):
                 request_serializer=runlane_dot_v1_dot_admin__service__pb2.ListExecutorsRequest.SerializeToString,
                 response_deserializer=runlane_dot_v1_dot_admin__service__pb2.ListExecutorsResponse.FromString,
                 _registered_method=True)
+        self.StreamFeed = channel.unary_stream(
+                '/runlane.v1.AdminService/StreamFeed',
+                request_serializer=runlane_dot_v1_dot_admin__service__pb2.StreamFeedRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_admin__service__pb2.StreamFeedResponse.FromString,
+                _registered_method=True)
         self.ImportSession = channel.stream_unary(
                 '/runlane.v1.AdminService/ImportSession',
                 request_serializer=runlane_dot_v1_dot_admin__service__pb2.ImportSessionRequest.SerializeToString,
@@ -137,6 +142,21 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StreamFeed(self, request, context):
+        """Streams the events of all sessions of the namespace, for those who index, bill or audit.
+        One order over all of them, in which each session's are by sequence. Who goes on from a
+        cursor gets each event that was committed after it once, also one whose transaction ended
+        late. Of a deleted session whose rest was removed, only the events of the transaction
+        that deleted it are left, session.deleted among them: who was behind sees those alone,
+        without a gap being told. Ends OK with `follow` false alone; at a drain, an age, a restart
+        with UNAVAILABLE: go on from the newest cursor. Fails with STREAM_LIMIT, and with
+        PAGE_TOKEN_INVALID or PAGE_TOKEN_MISMATCH for a cursor that is none, or is of another
+        namespace, of another store, or of this one before it was restored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ImportSession(self, request_iterator, context):
         """Makes a session from the records of an archive: with the same messages, numbers, times,
         runs and summaries, and the same fork points; with new ids of its runs. It is open and
@@ -189,6 +209,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListExecutors,
                     request_deserializer=runlane_dot_v1_dot_admin__service__pb2.ListExecutorsRequest.FromString,
                     response_serializer=runlane_dot_v1_dot_admin__service__pb2.ListExecutorsResponse.SerializeToString,
+            ),
+            'StreamFeed': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamFeed,
+                    request_deserializer=runlane_dot_v1_dot_admin__service__pb2.StreamFeedRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_admin__service__pb2.StreamFeedResponse.SerializeToString,
             ),
             'ImportSession': grpc.stream_unary_rpc_method_handler(
                     servicer.ImportSession,
@@ -386,6 +411,33 @@ class AdminService(object):
             '/runlane.v1.AdminService/ListExecutors',
             runlane_dot_v1_dot_admin__service__pb2.ListExecutorsRequest.SerializeToString,
             runlane_dot_v1_dot_admin__service__pb2.ListExecutorsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamFeed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/runlane.v1.AdminService/StreamFeed',
+            runlane_dot_v1_dot_admin__service__pb2.StreamFeedRequest.SerializeToString,
+            runlane_dot_v1_dot_admin__service__pb2.StreamFeedResponse.FromString,
             options,
             channel_credentials,
             insecure,

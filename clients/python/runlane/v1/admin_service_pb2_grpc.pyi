@@ -58,6 +58,17 @@ class AdminServiceStub:
     """Lists the executors that poll or did within the last hour, and those that have
     activations, by id.
     """
+    StreamFeed: _grpc.UnaryStreamMultiCallable[_admin_service_pb2.StreamFeedRequest, _admin_service_pb2.StreamFeedResponse]
+    """Streams the events of all sessions of the namespace, for those who index, bill or audit.
+    One order over all of them, in which each session's are by sequence. Who goes on from a
+    cursor gets each event that was committed after it once, also one whose transaction ended
+    late. Of a deleted session whose rest was removed, only the events of the transaction
+    that deleted it are left, session.deleted among them: who was behind sees those alone,
+    without a gap being told. Ends OK with `follow` false alone; at a drain, an age, a restart
+    with UNAVAILABLE: go on from the newest cursor. Fails with STREAM_LIMIT, and with
+    PAGE_TOKEN_INVALID or PAGE_TOKEN_MISMATCH for a cursor that is none, or is of another
+    namespace, of another store, or of this one before it was restored.
+    """
     ImportSession: _grpc.StreamUnaryMultiCallable[_admin_service_pb2.ImportSessionRequest, _admin_service_pb2.ImportSessionResponse]
     """Makes a session from the records of an archive: with the same messages, numbers, times,
     runs and summaries, and the same fork points; with new ids of its runs. It is open and
@@ -99,6 +110,17 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListExecutors: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListExecutorsRequest, _admin_service_pb2.ListExecutorsResponse]  # type: ignore[assignment]
     """Lists the executors that poll or did within the last hour, and those that have
     activations, by id.
+    """
+    StreamFeed: _aio.UnaryStreamMultiCallable[_admin_service_pb2.StreamFeedRequest, _admin_service_pb2.StreamFeedResponse]  # type: ignore[assignment]
+    """Streams the events of all sessions of the namespace, for those who index, bill or audit.
+    One order over all of them, in which each session's are by sequence. Who goes on from a
+    cursor gets each event that was committed after it once, also one whose transaction ended
+    late. Of a deleted session whose rest was removed, only the events of the transaction
+    that deleted it are left, session.deleted among them: who was behind sees those alone,
+    without a gap being told. Ends OK with `follow` false alone; at a drain, an age, a restart
+    with UNAVAILABLE: go on from the newest cursor. Fails with STREAM_LIMIT, and with
+    PAGE_TOKEN_INVALID or PAGE_TOKEN_MISMATCH for a cursor that is none, or is of another
+    namespace, of another store, or of this one before it was restored.
     """
     ImportSession: _aio.StreamUnaryMultiCallable[_admin_service_pb2.ImportSessionRequest, _admin_service_pb2.ImportSessionResponse]  # type: ignore[assignment]
     """Makes a session from the records of an archive: with the same messages, numbers, times,
@@ -180,6 +202,23 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_service_pb2.ListExecutorsResponse, _abc.Awaitable[_admin_service_pb2.ListExecutorsResponse]]:
         """Lists the executors that poll or did within the last hour, and those that have
         activations, by id.
+        """
+
+    @_abc_1.abstractmethod
+    def StreamFeed(
+        self,
+        request: _admin_service_pb2.StreamFeedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_service_pb2.StreamFeedResponse], _abc.AsyncIterator[_admin_service_pb2.StreamFeedResponse]]:
+        """Streams the events of all sessions of the namespace, for those who index, bill or audit.
+        One order over all of them, in which each session's are by sequence. Who goes on from a
+        cursor gets each event that was committed after it once, also one whose transaction ended
+        late. Of a deleted session whose rest was removed, only the events of the transaction
+        that deleted it are left, session.deleted among them: who was behind sees those alone,
+        without a gap being told. Ends OK with `follow` false alone; at a drain, an age, a restart
+        with UNAVAILABLE: go on from the newest cursor. Fails with STREAM_LIMIT, and with
+        PAGE_TOKEN_INVALID or PAGE_TOKEN_MISMATCH for a cursor that is none, or is of another
+        namespace, of another store, or of this one before it was restored.
         """
 
     @_abc_1.abstractmethod

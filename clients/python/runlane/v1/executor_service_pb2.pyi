@@ -125,10 +125,15 @@ class LeasedActivation(message.Message):
     ANSWERED_INTERACTIONS_FIELD_NUMBER: builtins.int
     CONTEXT_FIELD_NUMBER: builtins.int
     CONTROL_FIELD_NUMBER: builtins.int
+    TRACEPARENT_FIELD_NUMBER: builtins.int
     kind: run_pb2.Activation.Kind.ValueType
     """Why the turn is taken."""
     reserved_step: builtins.int
     """A model step that was reserved and not committed; it is granted again. 0: none."""
+    traceparent: builtins.str
+    """The trace that the work belongs to, as a W3C traceparent: that of the call that gave the run
+    its input, or started it as a child run. Empty: that call was in none.
+    """
     @builtins.property
     def fence(self) -> run_pb2.Fence:
         """To be sent with every call for it."""
@@ -164,10 +169,11 @@ class LeasedActivation(message.Message):
         answered_interactions: abc.Iterable[interaction_pb2.Interaction] | None = ...,
         context: ModelContext | None = ...,
         control: ActivationControl | None = ...,
+        traceparent: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = typing.Literal["context", b"context", "control", b"control", "fence", b"fence", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["answered_interactions", b"answered_interactions", "context", b"context", "control", b"control", "fence", b"fence", "kind", b"kind", "reserved_step", b"reserved_step", "run", b"run", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["answered_interactions", b"answered_interactions", "context", b"context", "control", b"control", "fence", b"fence", "kind", b"kind", "reserved_step", b"reserved_step", "run", b"run", "tool_calls", b"tool_calls", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

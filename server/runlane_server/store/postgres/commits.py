@@ -11,6 +11,7 @@ from runlane_server.core.rows import LeaseDropped, SessionInserted
 from runlane_server.store.base import (
     CommitUnit,
     LeaseRenewal,
+    LoadedSession,
     Outcome,
     Rejected,
     RequestKey,
@@ -19,6 +20,7 @@ from runlane_server.store.base import (
     Write,
 )
 from runlane_server.store.errors import StoreError, StoreUnavailable
+from runlane_server.store.postgres import reads
 from runlane_server.store.postgres.connect import Conn, Writing, said
 from runlane_server.store.postgres.plan import BadRow, Raced
 from runlane_server.store.postgres.units import Known, Lease, Units
@@ -28,7 +30,10 @@ Result = TypeVar("Result")
 _BLOCK = 64
 """Keys that one number of the sequence stands for."""
 
-_ATTEMPTS = 3
+_ATTEMPTS = 5
+_LOST_RACES = (Raced, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+"""After these a batch is written again: another server came between, and is done now."""
+
 _OF_ONE_ROW = (
     BadRow,
     asyncpg.DataError,
@@ -61,17 +66,17 @@ _LOCK_LEASES = (
     " JOIN leases l ON l.activation_id = u.activation_id"
     " ORDER BY l.activation_id FOR NO KEY UPDATE OF l"
 )
+_LOCK_LEASES_OF = (
+    "SELECT l.activation_id FROM leases l WHERE l.session_key = ANY($1::bigint[])"
+    " ORDER BY l.activation_id FOR NO KEY UPDATE"
+)
+_ALL_THE_TIME = "other servers wrote the same all the time"
+Decide = Callable[[list[LoadedSession | None]], Sequence[CommitUnit]]
 
 
 def is_of_one_row(error: Exception) -> bool:
     """Tells an error that one write brought in from one of the store itself."""
     return isinstance(error, _OF_ONE_ROW)
-
-
-def must_say(status: str, wanted: str, otherwise: str) -> None:
-    """Raises StoreUnavailable where a statement has another status than it must have."""
-    if status != wanted:
-        raise StoreUnavailable(otherwise)
 
 
 class Committer:
@@ -82,16 +87,8 @@ class Committer:
             it raises counts as raised by the database. None in production.
     """
 
-    def __init__(self, writing: Writing, begin: str) -> None:
-        """Makes a committer.
-
-        Args:
-            writing: Has the connection.
-            begin: Begins a transaction; its last part gives no row where the store is
-                another server's.
-        """
+    def __init__(self, writing: Writing) -> None:
         self._writing = writing
-        self._begin = begin
         self._keys: list[int] = []
         self.faults: Callable[[str], None] | None = None
 
@@ -106,6 +103,22 @@ class Committer:
             outcome = Unavailable(said(error))
         return [outcome] * len(batch)
 
+    async def commit_locked(self, keys: Sequence[SessionKey], decide: Decide) -> list[Outcome]:
+        """Locks sessions, and writes what is decided on them; one outcome may stand for all."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self.transaction(
+                    functools.partial(self._locked, keys=keys, decide=decide)
+                )
+            except _LOST_RACES:
+                continue
+            except StoreError as error:
+                return [Unavailable(str(error))]
+            except Exception as error:  # noqa: BLE001 - who asked is told
+                outcome = Rejected if is_of_one_row(error) else Unavailable
+                return [outcome(said(error))]
+        return [Unavailable(_ALL_THE_TIME)]
+
     async def _commit(self, batch: Sequence[Write]) -> list[Outcome]:
         # Hardly ever is there a record of a request that gets here: looked for only then.
         for looking in (False, *[True] * _ATTEMPTS):
@@ -113,31 +126,28 @@ class Committer:
                 return await self.transaction(
                     functools.partial(self._together, batch=batch, looking=looking)
                 )
-            except Raced:
+            except _LOST_RACES:
                 continue
             except Exception as error:
                 if not is_of_one_row(error):
                     raise
             # One of them is bad: the same again, each on its own ground.
             return await self.transaction(functools.partial(self._one_by_one, batch=batch))
-        raise StoreUnavailable("another server wrote the same all the time")
+        raise StoreUnavailable(_ALL_THE_TIME)
 
     async def transaction(self, work: Callable[[Any], Awaitable[Result]]) -> Result:
-        """Does a piece of work in one transaction, wholly or not at all.
-
-        Raises:
-            StoreUnavailable: Another server has the store.
-        """
+        """Does a piece of work in one transaction, wholly or not at all."""
         faults = self.faults
         if faults is not None:
             faults("begin")
         conn = await self._writing.get()
         try:
-            must_say(await conn.execute(self._begin), "SELECT 1", "another server has the database")
+            await conn.execute("BEGIN")
             done = await work(conn)
             if faults is not None:
                 faults("commit")
-            must_say(await conn.execute("COMMIT"), "COMMIT", "the transaction was taken back")
+            if await conn.execute("COMMIT") != "COMMIT":
+                raise StoreUnavailable("the transaction was taken back")  # noqa: TRY301 - undone
         except BaseException as error:
             await self._writing.undo(error)
             raise
@@ -177,10 +187,23 @@ class Committer:
             await conn.execute("RELEASE one")
         return outcomes
 
+    async def _locked(
+        self, conn: Conn, keys: Sequence[SessionKey], decide: Decide
+    ) -> list[Outcome]:
+        found = await self._lock_sessions(conn, set(keys))
+        # A heartbeat on another server waits, too: what is decided on a lease's end stands.
+        await conn.execute(_LOCK_LEASES_OF, [one.key for one in found.values()])
+        writes = decide([await reads.load(conn, key) for key in keys])
+        return await self._together(conn, writes, looking=True) if writes else []
+
     # --- what it starts from -----------------------------------------------
 
     async def _lock(self, conn: Conn, batch: Sequence[Write]) -> dict[SessionKey, Known]:
-        names = {name for one in batch if isinstance(one, CommitUnit) for name in _sessions(one)}
+        return await self._lock_sessions(
+            conn, {name for one in batch if isinstance(one, CommitUnit) for name in _sessions(one)}
+        )
+
+    async def _lock_sessions(self, conn: Conn, names: set[SessionKey]) -> dict[SessionKey, Known]:
         if not names:
             return {}
         rows = await conn.fetch(

@@ -137,6 +137,7 @@ class Writing:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._conn: Any = None
+        self._pid = 0
 
     async def get(self) -> Any:
         """Returns the connection, in no transaction."""
@@ -155,8 +156,15 @@ class Writing:
                 "SELECT set_config('synchronous_commit', 'on', false)"
                 " WHERE current_setting('synchronous_commit') = 'off'"
             )
+            # Asked for: a pooler tells the driver another number.
+            self._pid = await conn.fetchval("SELECT pg_backend_pid()")
             self._conn = conn
         return conn
+
+    @property
+    def pid(self) -> int:
+        """The process that serves the connection; 0: there is none."""
+        return self._pid if self._conn is not None and not self._conn.is_closed() else 0
 
     async def undo(self, error: BaseException) -> None:
         """Leaves the transaction that an error ended; a broken connection is given up."""

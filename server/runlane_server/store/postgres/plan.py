@@ -10,7 +10,7 @@ share its level.
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import asyncpg
@@ -35,6 +35,8 @@ class Kind:
         sql: Writes them; `{u}` stands for the steps, as a table `u` of the columns.
         wanted: What must have hit one row a step, in words; empty: nothing.
         raced: A step that hits nothing has lost a race, and is no bad row.
+        ordered: Leading columns that the steps are in the order of. So two servers that write
+            the same rows, which no session's lock guards, do not wait for each other.
         number: Its place in a statement.
     """
 
@@ -42,6 +44,7 @@ class Kind:
     sql: str
     wanted: str = ""
     raced: bool = False
+    ordered: int = 0
     number: int = field(default_factory=count().__next__)
 
     def expression(self, first: int) -> str:
@@ -154,7 +157,10 @@ class Plan:
             kinds = tuple(sorted(level, key=_number))
             values: list[list[Any]] = []
             for kind in kinds:
-                values += map(list, zip(*level[kind], strict=True))
+                steps = level[kind]
+                if kind.ordered:
+                    steps.sort(key=itemgetter(*range(kind.ordered)))
+                values += map(list, zip(*steps, strict=True))
             try:
                 counts = await conn.fetchrow(_statement(kinds), *values)
             except asyncpg.CardinalityViolationError as error:

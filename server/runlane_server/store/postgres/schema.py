@@ -1,13 +1,21 @@
 """The schema of a database: whether it is one of ours, and what it lacks."""
 
+import asyncio
 import secrets
 import uuid
 from typing import Any
 
+import asyncpg
+
 from runlane_server.store.errors import StoreRefused
 from runlane_server.store.migrate import Migration, plan, read_migrations
 from runlane_server.store.postgres.connect import SCHEMA, Conn
-from runlane_server.store.postgres.hold import MIGRATING
+
+MIGRATING = 0x52756E6C02
+"""Key of the advisory lock of who migrates: `Runl` and a number."""
+
+_TRIES, _TRY_SECONDS = 60, 0.05
+"""How often, and at what distance, it is tried: servers may be started at the same time."""
 
 _OLDEST = 140_000
 _PACKAGE = "runlane_server.store.postgres"
@@ -55,7 +63,11 @@ async def prepare(conn: Any, now: int) -> None:
     Raises:
         StoreRefused: It is not one of ours, is newer, was changed, or is being migrated.
     """
-    if not await conn.fetchval(f"SELECT pg_try_advisory_lock({MIGRATING})"):
+    for _ in range(_TRIES):
+        if await conn.fetchval(f"SELECT pg_try_advisory_lock({MIGRATING})"):
+            break
+        await asyncio.sleep(_TRY_SECONDS)
+    else:
         raise StoreRefused(f"{_WHERE} is being migrated by another server")
     try:
         wanted = await missing(conn)
@@ -68,8 +80,34 @@ async def prepare(conn: Any, now: int) -> None:
                 f"sto_{uuid.uuid4()}",
                 secrets.token_bytes(_SECRET_BYTES),
             )
+            await _settle_origin(conn)
     finally:
         await conn.execute(f"SELECT pg_advisory_unlock({MIGRATING})")
+
+
+async def _settle_origin(conn: Any) -> None:
+    """Gives a store that was restored from a dump a new epoch, and its feed an order again."""
+    try:
+        async with conn.transaction():
+            cluster = await conn.fetchval("SELECT system_identifier FROM pg_control_system()")
+    except asyncpg.InsufficientPrivilegeError:
+        cluster = ""
+    # A dump makes the tables anew, wherever it is restored.
+    tables = await conn.fetchval("SELECT 'events'::regclass::oid")
+    origin = f"{cluster}/{tables}"
+    known = await conn.fetchval("SELECT origin FROM store")
+    if known == origin:
+        return
+    await conn.execute(
+        "UPDATE store SET origin = $1, epoch = epoch + $2", origin, 1 if known else 0
+    )
+    # Groups that bear ids which this cluster has not come to yet would be seen late, or before
+    # those that come first. All that is committed from now on comes after this transaction.
+    await conn.execute("SET LOCAL statement_timeout = 0")
+    await conn.execute(
+        "UPDATE events SET feed = pg_current_xact_id() WHERE feed > pg_current_xact_id()",
+        timeout=_MIGRATION_SECONDS,
+    )
 
 
 async def _migrate(conn: Any, wanted: list[Migration], now: int) -> None:

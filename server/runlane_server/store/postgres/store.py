@@ -10,8 +10,12 @@ from runlane_server.core.model import SessionKey
 from runlane_server.core.words import InteractionState, Phase, SubmissionState
 from runlane_server.store.base import (
     READ_BYTES,
+    Committed,
+    CommitUnit,
     Counts,
     EventGroup,
+    FeedPage,
+    FeedPlace,
     InteractionRow,
     LiveLease,
     LiveRows,
@@ -30,13 +34,12 @@ from runlane_server.store.base import (
     SubmissionRow,
     SummaryRow,
     ToolCallRow,
-    Unavailable,
     Usage,
     Write,
 )
 from runlane_server.store.errors import StoreError, StoreRefused, StoreUnavailable
-from runlane_server.store.postgres import calls, keys, lists, reads, schema, upkeep
-from runlane_server.store.postgres.commits import Committer
+from runlane_server.store.postgres import calls, feed, keys, lists, reads, schema, upkeep
+from runlane_server.store.postgres.commits import Committer, Decide
 from runlane_server.store.postgres.connect import (
     DRIVER_ERRORS,
     Address,
@@ -46,7 +49,8 @@ from runlane_server.store.postgres.connect import (
     said,
     translated,
 )
-from runlane_server.store.postgres.hold import Hold
+from runlane_server.store.postgres.listen import Listener
+from runlane_server.store.postgres.shared import Base, PostgresShared
 
 Result = TypeVar("Result")
 
@@ -77,13 +81,13 @@ async def check_database(address: Address) -> list[str]:
 
 
 class PostgresStore:
-    """Fulfils `Store` on PostgreSQL.
+    """Fulfils `Store` on PostgreSQL; any number of servers may have one open at the same time.
 
-    One connection writes, a few read, and one holds the database for this server.
+    One connection writes, a few read, and one tells other servers and hears them.
     """
 
     def __init__(self, address: Address, *, readers: int = 8) -> None:
-        """Makes a store; `open` takes it.
+        """Makes a store; `open` opens it.
 
         Args:
             address: Where the database is.
@@ -91,18 +95,29 @@ class PostgresStore:
         """
         self._address = address
         self.info = StoreInfo("postgresql", True, "", 0)
-        self._hold = Hold(address)
+        self._listener = Listener(address)
         self._writing = Writing(address)
         self._reading = Reading(address, readers)
         self._committer: Committer | None = None
         self._turn = asyncio.Lock()
         self._writes: set[asyncio.Task[Any]] = set()
         self._expiry_place = upkeep.FIRST_PLACE
+        self.shared = PostgresShared(
+            Base(
+                self._read,
+                self._snapshot,
+                self._write,
+                self.aside,
+                self.commit_locked,
+                lambda: self._writing.pid,
+            ),
+            self._listener,
+        )
 
     # --- opening and closing -----------------------------------------------
 
     async def open(self, now: int, embedded_prefix: str) -> None:
-        """Takes the store for this process, or fails with StoreRefused, nothing changed."""
+        """Opens the store, or fails with StoreRefused, nothing changed."""
         try:
             await self._open(now, embedded_prefix)
         except BaseException as error:
@@ -115,28 +130,27 @@ class PostgresStore:
             raise StoreRefused(f"the store cannot be opened: {text}") from None
 
     async def _open(self, now: int, embedded_prefix: str) -> None:
-        hold = self._hold
-        await hold.take()
-        conn = hold.conn
+        conn = await self._listener.connect()
         await schema.refuse_unfit(conn)
         await schema.prepare(conn, now)
-        await hold.keep()
-        async with conn.transaction():
-            await upkeep.settle_leases(conn, now, embedded_prefix)
+        if await self._listener.alone():
+            async with conn.transaction():
+                await upkeep.settle_leases(conn, now, embedded_prefix)
         found = await conn.fetchrow("SELECT store_id, epoch, secret FROM store")
+        await self._listener.join()
         await self._reading.open()
         await self._writing.get()
-        self._committer = Committer(self._writing, hold.begin)
+        self._committer = Committer(self._writing)
         self.info = StoreInfo("postgresql", True, *found)
 
     async def close(self) -> None:
-        """Gives the store back; writes in flight are finished first."""
+        """Closes the store; writes in flight are finished first."""
         self._committer = None
         while self._writes:
             await asyncio.wait(set(self._writes))
         await self._reading.close()
         await self._writing.close()
-        await self._hold.give_back()
+        await self._listener.close()
 
     @property
     def is_open(self) -> bool:
@@ -147,14 +161,20 @@ class PostgresStore:
 
     async def commit(self, batch: Sequence[Write]) -> list[Outcome]:
         """Writes a batch in one transaction; one outcome each, in order."""
-        return await self._in_turn(self._commit(self.committer, batch))
+        outcomes = await self._in_turn(self.committer.commit(batch))
+        for one, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Committed) and isinstance(one, CommitUnit):
+                if one.sessions:
+                    self._listener.tell("moved")
+                if one.drained_executor is not None:
+                    self._listener.tell("executors")
+        return outcomes
 
-    async def _commit(self, committer: Committer, batch: Sequence[Write]) -> list[Outcome]:
-        try:
-            self._hold.refuse()
-        except StoreUnavailable as error:
-            return [Unavailable(str(error))] * len(batch)
-        return await committer.commit(batch)
+    async def commit_locked(self, keys: Sequence[SessionKey], decide: Decide) -> list[Outcome]:
+        """Locks sessions and writes what is decided on them, in one transaction."""
+        outcomes = await self._in_turn(self.committer.commit_locked(keys, decide))
+        self._listener.tell("moved")
+        return outcomes
 
     @property
     def committer(self) -> Committer:
@@ -181,7 +201,6 @@ class PostgresStore:
     async def _write(self, function: Callable[..., Awaitable[Result]], *args: object) -> Result:
         """Runs something that writes in one transaction, in turn."""
         committer = self.committer
-        self._hold.refuse()
         try:
             done: Result = await self._in_turn(
                 committer.transaction(lambda conn: function(conn, *args))
@@ -218,22 +237,42 @@ class PostgresStore:
 
     # --- how reads run -----------------------------------------------------
 
-    def _refuse(self) -> None:
-        if self._committer is None:
-            raise StoreUnavailable("the store is not open")
-        self._hold.refuse()
-
     def _read(self, function: Callable[..., Awaitable[Result]], *args: object) -> Awaitable[Result]:
         """Runs a read of one statement."""
-        self._refuse()
-        return self._reading.submit(function, *args)
+        return self._submit(function, args, several=False)
 
     def _snapshot(
         self, function: Callable[..., Awaitable[Result]], *args: object
     ) -> Awaitable[Result]:
         """Runs a read of several statements on one snapshot."""
-        self._refuse()
-        return self._reading.submit(function, *args, several=True)
+        return self._submit(function, args, several=True)
+
+    def aside(self, function: Callable[..., Awaitable[Result]], *args: object) -> Awaitable[Result]:
+        """Runs something that writes beside commits, in one transaction that may be lost."""
+
+        async def write(conn: Any) -> Result:
+            # A connection that reads, for once: the one that writes is for commits.
+            await conn.execute(
+                "BEGIN READ WRITE ISOLATION LEVEL READ COMMITTED;"
+                " SET LOCAL synchronous_commit = off"
+            )
+            try:
+                done = await function(conn, *args)
+                await conn.execute("COMMIT")
+            except BaseException:
+                if not conn.is_closed():
+                    await conn.execute("ROLLBACK")
+                raise
+            return done
+
+        return self._submit(write, (), several=False)
+
+    def _submit(
+        self, function: Callable[..., Awaitable[Result]], args: tuple[object, ...], *, several: bool
+    ) -> Awaitable[Result]:
+        if self._committer is None:
+            raise StoreUnavailable("the store is not open")
+        return self._reading.submit(function, *args, several=several)
 
     # --- reading -----------------------------------------------------------
 
@@ -371,6 +410,16 @@ class PostgresStore:
     ) -> list[EventGroup]:
         """Reads groups that hold events after `after` up to `through`, ascending."""
         return await self._read(reads.events, key, after, through, max_events, max_bytes)
+
+    async def feed(
+        self, namespace: str, after: FeedPlace, max_events: int, max_bytes: int
+    ) -> FeedPage:
+        """Reads groups of all sessions of a namespace that hold events after a place."""
+        return await self._read(feed.feed, namespace, after, max_events, max_bytes)
+
+    async def feed_end(self) -> FeedPlace:
+        """Returns a place that all that is committed from now on comes after."""
+        return await self._read(feed.feed_end)
 
     async def messages(
         self,

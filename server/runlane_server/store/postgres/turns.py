@@ -20,10 +20,12 @@ from runlane_server.store.postgres.rows import Writer
 
 _QUEUE = Kind(
     columns(
-        "activation_id text, session_key bigint, run_id, agent text, queue_time, not_before bigint"
+        "activation_id text, session_key bigint, namespace, run_id, agent text, queue_time,"
+        " not_before bigint"
     ),
-    "INSERT INTO queued (activation_id, session_key, run_id, agent, queue_time, not_before)"
-    " SELECT activation_id, session_key, run_id, agent, queue_time, not_before FROM {u}",
+    "INSERT INTO queued (activation_id, session_key, namespace, run_id, agent, queue_time,"
+    " not_before) SELECT activation_id, session_key, namespace, run_id, agent, queue_time,"
+    " not_before FROM {u}",
 )
 _DEQUEUE = Kind(
     columns("activation_id text, session_key bigint"),
@@ -46,6 +48,7 @@ _DROP_LEASE = Kind(
     columns("activation_id text, session_key bigint"),
     "DELETE FROM leases l USING {u} WHERE l.activation_id = u.activation_id"
     " AND l.session_key = u.session_key",
+    ordered=1,
 )
 RENEW_LEASE = Kind(
     columns("activation_id text, epoch integer, duration, expire_time bigint"),
@@ -56,9 +59,17 @@ RENEW_LEASE = Kind(
 
 
 def _activation_queued(
-    plan: Plan, key: int, row: ActivationQueued, _encoded: bytes | None, _commit: SessionCommit
+    plan: Plan, key: int, row: ActivationQueued, _encoded: bytes | None, commit: SessionCommit
 ) -> None:
-    values = (row.activation_id, key, row.run_id, row.agent, row.queue_time, row.not_before)
+    values = (
+        row.activation_id,
+        key,
+        commit.key.namespace,
+        row.run_id,
+        row.agent,
+        row.queue_time,
+        row.not_before,
+    )
     plan.add(_QUEUE, values, [("queued", row.activation_id)])
 
 
@@ -109,14 +120,16 @@ _INSERT_SUMMARY = Kind(
     " SELECT session_key, through, create_time, model, text FROM {u}",
 )
 _PUT_NOTICE = Kind(
-    columns("namespace, session_id text, kind integer, cause text"),
-    "INSERT INTO notices (namespace, session_id, kind, cause)"
-    " SELECT namespace, session_id, kind, cause FROM {u} ON CONFLICT DO NOTHING",
+    columns("namespace, session_id text, kind integer, cause text, put_time bigint"),
+    "INSERT INTO notices (namespace, session_id, kind, cause, put_time)"
+    " SELECT namespace, session_id, kind, cause, put_time FROM {u} ON CONFLICT DO NOTHING",
+    ordered=4,
 )
 _TAKE_NOTICE = Kind(
     columns("namespace, session_id text, kind integer, cause text"),
     "DELETE FROM notices n USING {u} WHERE n.namespace = u.namespace"
     " AND n.session_id = u.session_id AND n.kind = u.kind AND n.cause = u.cause",
+    ordered=4,
 )
 
 
@@ -137,23 +150,18 @@ def _summary_inserted(
     plan.add(_INSERT_SUMMARY, values, [("summary", key, row.through)])
 
 
-def _notice(
-    plan: Plan, kind: Kind, namespace: str, session_id: str, row: NoticePut | NoticeTaken
-) -> None:
-    values = (namespace, session_id, int(row.kind), row.cause)
-    plan.add(kind, values, [("notice", *values)])
-
-
 def _notice_put(
     plan: Plan, _key: int, row: NoticePut, _encoded: bytes | None, commit: SessionCommit
 ) -> None:
-    _notice(plan, _PUT_NOTICE, commit.key.namespace, row.session_id, row)
+    values = (commit.key.namespace, row.session_id, int(row.kind), row.cause)
+    plan.add(_PUT_NOTICE, (*values, commit.update_time), [("notice", *values)])
 
 
 def _notice_taken(
     plan: Plan, _key: int, row: NoticeTaken, _encoded: bytes | None, commit: SessionCommit
 ) -> None:
-    _notice(plan, _TAKE_NOTICE, commit.key.namespace, commit.key.session_id, row)
+    values = (commit.key.namespace, commit.key.session_id, int(row.kind), row.cause)
+    plan.add(_TAKE_NOTICE, values, [("notice", *values)])
 
 
 WRITERS: dict[type[Any], Writer] = {

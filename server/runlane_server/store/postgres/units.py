@@ -80,6 +80,7 @@ _INSERT_REQUEST = Kind(
     " FROM {u} ON CONFLICT (request_id, scope, method, namespace) DO NOTHING",
     "a request",
     raced=True,
+    ordered=4,
 )
 _DRAIN = Kind(
     columns("namespace, executor_id text"),

@@ -40,7 +40,8 @@ async def sweep(conn: Conn, key: SessionKey, max_rows: int) -> bool:
     """Store.sweep, inside a transaction that writes."""
     session_key = await conn.fetchval(
         "SELECT key FROM sessions WHERE namespace = $1 AND session_id = $2 AND deleted_time > 0"
-        " FOR NO KEY UPDATE",
+        # Where another server is at it, this one leaves it to that.
+        " FOR NO KEY UPDATE SKIP LOCKED",
         key.namespace,
         key.session_id,
     )
@@ -51,10 +52,12 @@ async def sweep(conn: Conn, key: SessionKey, max_rows: int) -> bool:
 
 async def _sweep_step(conn: Conn, key: int, room: int) -> int:
     """Removes up to `room` rows; returns what of the room is left, 0 where there may be more."""
+    # The group that tells of the deletion stays for those who follow the feed.
     room -= _hits(
         await conn.execute(
             "DELETE FROM events WHERE session_key = $1 AND last <= (SELECT max(e.last) FROM"
-            " (SELECT last FROM events WHERE session_key = $1 ORDER BY last LIMIT $2) e)",
+            " (SELECT last FROM events WHERE session_key = $1 ORDER BY last LIMIT $2) e)"
+            " AND last < (SELECT max(last) FROM events WHERE session_key = $1)",
             key,
             room,
         )

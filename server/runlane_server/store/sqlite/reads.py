@@ -19,8 +19,12 @@ from runlane_server.core.words import (
     TimerKind,
 )
 from runlane_server.store.base import (
+    FEED_SCAN,
     READ_BYTES,
     EventGroup,
+    FeedGroup,
+    FeedPage,
+    FeedPlace,
     LiveLease,
     LiveRows,
     LoadedSession,
@@ -320,6 +324,57 @@ def events(
             break
     rows.close()
     return groups
+
+
+_FEED_BOUNDS = (
+    "SELECT (SELECT min(feed) FROM entries WHERE feed >= ?),"
+    " coalesce((SELECT max(feed) FROM entries), 0)"
+)
+# Where the session is another's, and for messages, no row is read whole.
+_FEED = (
+    "SELECT e.feed, e.id, e.first, e.data, s.session_id FROM entries e"  # noqa: S608 - constants
+    f" CROSS JOIN sessions s ON s.key = e.id / {2 * SPAN} AND s.namespace = ?"
+    f" WHERE e.feed BETWEEN ? AND ? AND e.id % {2 * SPAN} > {SPAN} ORDER BY e.feed"
+)
+
+
+def feed(
+    conn: sqlite3.Connection, namespace: str, after: FeedPlace, max_events: int, max_bytes: int
+) -> FeedPage:
+    """Store.feed. The feed key of a row is its rowid: one writer, so they grow as they commit."""
+    first, newest = conn.execute(_FEED_BOUNDS, (after.feed,)).fetchone()
+    if first is None:
+        return FeedPage([], max(after, _feed_after(newest)), more=False)
+    stop = min(first + FEED_SCAN - 1, newest)
+    groups: list[FeedGroup] = []
+    count = size = 0
+    rows = conn.execute(_FEED, (namespace, first, stop))
+    for number, group_id, first_sequence, data, session_id in rows:
+        key, last = divmod(group_id - SPAN, 2 * SPAN)
+        place = FeedPlace(number, key, last)
+        if place <= after:
+            continue
+        size += len(data)
+        if groups and size > max_bytes:
+            stop = groups[-1].place.feed
+            break
+        groups.append(FeedGroup(place, session_id, EventGroup(first_sequence, last, data)))
+        count += last - first_sequence + 1
+        if count >= max_events or size >= max_bytes:
+            stop = number
+            break
+    rows.close()
+    return FeedPage(groups, max(after, _feed_after(stop)), more=stop < newest)
+
+
+def feed_end(conn: sqlite3.Connection) -> FeedPlace:
+    """Store.feed_end."""
+    return _feed_after(conn.execute(_FEED_BOUNDS, (0,)).fetchone()[1])
+
+
+def _feed_after(number: int) -> FeedPlace:
+    """Returns the place after all of a row: no session has the key 0, and `feed` is of one row."""
+    return FeedPlace(number + 1, 0, 0)
 
 
 # --- messages --------------------------------------------------------------

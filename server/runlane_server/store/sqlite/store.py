@@ -13,6 +13,8 @@ from runlane_server.store.base import (
     READ_BYTES,
     Counts,
     EventGroup,
+    FeedPage,
+    FeedPlace,
     InteractionRow,
     LiveLease,
     LiveRows,
@@ -75,6 +77,9 @@ class SqliteStore:
     One thread writes, a few read. In memory there is one connection: reads run
     on the writing thread, between batches.
     """
+
+    shared = None
+    """One process has it alone."""
 
     def __init__(self, path: Path | None, *, reader_threads: int = 4) -> None:
         """Makes a store; `open` takes it.
@@ -327,6 +332,16 @@ class SqliteStore:
     ) -> list[EventGroup]:
         """Reads groups that hold events after `after` up to `through`, ascending."""
         return await self._read(reads.events, key, after, through, max_events, max_bytes)
+
+    async def feed(
+        self, namespace: str, after: FeedPlace, max_events: int, max_bytes: int
+    ) -> FeedPage:
+        """Reads groups of all sessions of a namespace that hold events after a place."""
+        return await self._read(reads.feed, namespace, after, max_events, max_bytes)
+
+    async def feed_end(self) -> FeedPlace:
+        """Returns a place that all that is committed from now on comes after."""
+        return await self._read(reads.feed_end)
 
     async def messages(
         self,

@@ -73,7 +73,12 @@ def _sweep_step(conn: sqlite3.Connection, key: int, room: int) -> int:
         "INSERT INTO entries (feed, id, first, data) SELECT max(feed) + 1, -1, 0, x''"
         " FROM entries WHERE true ON CONFLICT (id) DO UPDATE SET feed = excluded.feed"
     )
-    room -= _remove(conn, events_start(key), events_start(key) + SPAN - 1, room)
+    start = events_start(key)
+    # The group that tells of the deletion stays for those who follow the feed.
+    told = conn.execute(
+        "SELECT max(id) FROM entries WHERE id BETWEEN ? AND ?", (start, start + SPAN - 1)
+    ).fetchone()[0]
+    room -= _remove(conn, start, (told or start) - 1, room)
     if room <= 0:
         return 0
     # Calls are found through their runs, so they go first.
