@@ -285,7 +285,7 @@ def test_the_readme_program_runs_as_written_and_again(address, tmp_path):
     run_program(programs[0][1], address, tmp_path, "completed HELLO\n")
 
 
-@pytest.mark.parametrize("name", ["python.md", "feed.md"])
+@pytest.mark.parametrize("name", ["python.md", "feed.md", "migrating.md"])
 def test_the_programs_of_a_page_run_as_written(name, address, tmp_path):
     page = ROOT / "docs" / name
     programs = blocks(page, "python run")

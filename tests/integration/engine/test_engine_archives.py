@@ -1,5 +1,8 @@
 """Archives on each store: what is exported is imported, and says the same again."""
 
+import asyncio
+import sqlite3
+
 import pytest
 from runlane.v1 import history_service_pb2, message_pb2
 from runlane_server.app.views import ForkRequest
@@ -12,7 +15,9 @@ from runlane_server.core.commands import (
 )
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.model import SessionKey, SessionRecord, Usage
+from runlane_server.core.quotas import Quota
 from runlane_server.core.words import Mode, Phase, StopReason, ToolOutcome
+from runlane_server.store.errors import StoreUnavailable
 from runlane_server.transport.archives import ArchiveReader, export_frames
 from runlane_server.transport.content import result_content, step_content
 from support.steps import (
@@ -31,6 +36,7 @@ from support.steps import (
     settle,
     starts,
 )
+from support.world import World
 
 pytestmark = pytest.mark.asyncio
 S = "ses_1"
@@ -297,3 +303,47 @@ async def test_an_import_is_idempotent_and_takes_no_id_twice(file_world):
     with pytest.raises(Refused) as caught:
         await imported(world, records, "", "r1")
     assert caught.value.reason is Reason.REQUEST_ID_REUSED
+
+
+@pytest.mark.parametrize(
+    ("quota", "name"),
+    [
+        (Quota(sessions_max=1), "sessions_max"),
+        (Quota(stored_bytes_max=8000), "stored_bytes_max"),
+        (Quota(requests_per_second=1, burst_seconds=1), "requests_per_second"),
+    ],
+)
+async def test_quotas_hold_for_an_import(path, tmp_path, quota, name):
+    async with World(tmp_path / "source.db") as source:
+        await all_kinds(source)
+        records = await export(source)
+        later = source.clock.time
+    async with World(path, quotas={"default": quota}) as world:
+        world.clock.time = later
+        await imported(world, records, "ses_1", "r1")
+        with pytest.raises(Refused) as caught:
+            for number in range(9):
+                await imported(world, records, f"more_{number}")
+        assert caught.value.reason is Reason.QUOTA_EXCEEDED
+        assert caught.value.metadata["quota"] == name
+        assert (await imported(world, records, "ses_1", "r1")).replayed, "what was answered stands"
+
+
+async def test_two_imports_of_one_request_at_once_make_one_session(world):
+    await all_kinds(world)
+    records = await export(world)
+    done = await asyncio.gather(*(imported(world, records, "", "r1") for _ in range(8)))
+    assert sorted(one.replayed for one in done) == [False] + [True] * 7
+    assert len({one.answer.session.session_id for one in done}) == 1
+
+
+async def test_a_store_that_fails_in_the_middle_keeps_nothing(world):
+    await all_kinds(world)
+    records = await export(world)
+    full = OSError if isinstance(world.path, str) else sqlite3.OperationalError
+    world.faults("commit", full("no space"))
+    with pytest.raises(StoreUnavailable):
+        await imported(world, records)
+    assert await world.state("ses_new") is None
+    await imported(world, records)
+    assert (await export(world, "ses_new"))[-1].end == records[-1].end
