@@ -84,6 +84,8 @@ WRONG = [
     (1, ["tail", "nobody"], "SESSION_NOT_FOUND"),
     (1, ["tail", "here", "--after", "99", "--no-follow"], "the last event, which is "),
     (2, ["tail", "x", "--after", "x"], "--after"),
+    (1, ["feed", "--after", "zz"], "PAGE_TOKEN_INVALID"),
+    (2, ["feed", "--type", "odd"], "'odd' is no kind of event"),
     (1, ["inbox", "--after", "zz"], "PAGE_TOKEN_INVALID"),
     (1, ["tools", "nothing"], "RUN_NOT_FOUND"),
     (1, ["feed", "--after", "zz"], "PAGE_TOKEN_INVALID"),

@@ -228,7 +228,7 @@ async def read_page(case: UseCase, key: SessionKey, hub: Hub | None, after: int)
                 events.append((sequence, event))
         through = group.last
     if hub is not None and hub.blocks:  # What ended them may have come from another server.
-        hub.end_deltas(event.type for _, event in events)
+        hub.end_deltas(event.type for sequence, event in events if sequence > hub.since)
     return EventPage(events, through)
 
 

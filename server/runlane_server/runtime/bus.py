@@ -92,6 +92,7 @@ class Hub:
         "key",
         "known",
         "pages",
+        "since",
         "subscriptions",
         "version",
     )
@@ -103,6 +104,8 @@ class Hub:
         self.pages: OrderedDict[Any, asyncio.Future[Any]] = OrderedDict()
         self.blocks: dict[tuple[str, int], PartialBlock] = {}
         self.version = 0
+        # The newest event that there was when the newest piece came: no older one ends it.
+        self.since = 0
         # The newest event that another server was heard to have committed.
         self.known = 0
         self._group_bytes = 0
@@ -179,8 +182,16 @@ class Hub:
                 self.pages.pop(name, None)
             raise
 
-    def take_deltas(self, deltas: list[Delta]) -> int:
-        """Merges pieces into the blocks; returns how many fitted what is held."""
+    def take_deltas(self, deltas: list[Delta], sequence: int) -> int:
+        """Merges pieces into the blocks.
+
+        Args:
+            deltas: The pieces.
+            sequence: The session's newest event when they were found to be of its current step.
+
+        Returns:
+            How many fitted what is held.
+        """
         taken = 0
         for delta in deltas:
             name = (delta.model_stream_id, delta.block_index)
@@ -202,6 +213,7 @@ class Hub:
             self.blocks[name] = block
             taken += 1
         if taken:
+            self.since = max(self.since, sequence)
             self.wake()
         return taken
 

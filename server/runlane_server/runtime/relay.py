@@ -179,7 +179,7 @@ class Relay:
                 continue  # It may be over already; if not, there will be more of it.
             self._taken[found.key] = max(self._taken[found.key], found.put_time)
             if _is_current(state, delta):
-                _give(hub, delta)
+                _give(hub, delta, state.sequence)
 
 
 def _state_of(block: PartialBlock) -> Delta:
@@ -210,7 +210,7 @@ def _is_current(state: SessionState, delta: Delta) -> bool:
     )
 
 
-def _give(hub: Hub, delta: Delta) -> None:
+def _give(hub: Hub, delta: Delta, sequence: int) -> None:
     """Gives a hub the newest state of a block: what is new of it, where it knows the rest."""
     name = (delta.model_stream_id, delta.block_index)
     known, text = hub.blocks.get(name), delta.snapshot_text or ""
@@ -220,4 +220,4 @@ def _give(hub: Hub, delta: Delta) -> None:
         if text.startswith(known.text):
             delta.base_revision = known.last.revision
             delta.append_text, delta.snapshot_text = text[len(known.text) :], None
-    hub.take_deltas([delta])
+    hub.take_deltas([delta], sequence)
