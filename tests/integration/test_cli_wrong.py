@@ -88,6 +88,18 @@ WRONG = [
     (2, ["feed", "--type", "odd"], "'odd' is no kind of event"),
     (1, ["inbox", "--after", "zz"], "PAGE_TOKEN_INVALID"),
     (1, ["tools", "nothing"], "RUN_NOT_FOUND"),
+    (1, ["feed", "--after", "zz"], "PAGE_TOKEN_INVALID"),
+    (2, ["feed", "--type", "odd"], "'odd' is no"),
+    (2, "export", "Missing argument"),
+    (2, ["export", ""], "the id of the session is empty"),
+    (1, ["export", "nobody"], "SESSION_NOT_FOUND"),
+    (1, ["export", "nobody", "-o", "out.jsonl"], "SESSION_NOT_FOUND"),
+    (1, ["export", "nobody", "-o", "empty.db"], "empty.db exists"),
+    (1, ["import", "none.json"], "none.json"),
+    (1, ["import", "empty.db"], "empty.db: holds no conversation"),
+    (1, ["import", "empty.db", "--format", "runlane"], "empty.db: is empty"),
+    (1, ["import", "empty.db", "--format", "langgraph"], "empty.db: cannot be read as SQLite"),
+    (2, ["import", "empty.db", "--format", "word"], "'word' is none of auto, runlane,"),
     (2, ["health", "extra"], "unexpected extra argument"),
     (2, ["overview", "--no-such-option"], "No such option"),
     (2, ["executors", "--limit", "1001"], "--limit"),
@@ -142,7 +154,7 @@ NEEDS = {
     "submit": ["a", "hi"], "chat": ["a"], "interrupt": ["a"], "withdraw": ["s"], "fork": ["r"],
     "answer": ["a", "yes"], "pause": ["a"], "unpause": ["a"], "restore": ["r"], "runs": ["a"],
     "children": ["r"], "tail": ["a"], "tools": ["r"], "keys create": ["b", "--scope", "read"],
-    "keys revoke": ["k"],
+    "keys revoke": ["k"], "export": ["a"], "import": ["f"],
 }  # fmt: skip
 CALLING = sorted(commands() - {"demo", "serve", "doctor", "db check", "db backup", "db restore"})
 
