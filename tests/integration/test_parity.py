@@ -22,7 +22,7 @@ TOKEN = re.compile(
     r'("(?:next_page_token|page_token|external_token|secret|cursor|key_id|last_characters|token)": )"[^"]+"'
 )
 OF_STORE = re.compile(
-    r'"(store_kind|durability|store_id|store_version|stored_bytes|digest|start_time'
+    r'"(store_kind|durability|store_id|store_version|stored_bytes|content_digest|digest|start_time'
     r'|store_size_bytes|free_bytes|uptime|version)": ("[^"]*"|\d+)'
 )
 
