@@ -268,3 +268,16 @@ def test_messagepack(data, value):
 def test_messagepack_that_is_none(data):
     with pytest.raises(ValueError, match=r"\w"):
         unpack(data)
+
+
+@pytest.mark.parametrize("junk", [[], {}, 1, None, [None], {"type": []}, "\ud800"])
+@pytest.mark.parametrize("field", ["role", "content", "tool_calls", "id", "created_at"])
+def test_junk_in_any_field_is_taken_or_told(tmp_path, field, junk):
+    message = {"role": "assistant", "content": "a", field: junk}
+    told = ""
+    try:
+        found = read(tmp_path, [{"id": junk, "messages": [message]}])
+    except runlane.TranscriptError as error:
+        found, told = [], str(error)
+    assert "message 1" in told or all(records(one) for one in found)
+    assert bool(found) is not bool(told)

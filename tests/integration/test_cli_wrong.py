@@ -88,8 +88,6 @@ WRONG = [
     (2, ["feed", "--type", "odd"], "'odd' is no kind of event"),
     (1, ["inbox", "--after", "zz"], "PAGE_TOKEN_INVALID"),
     (1, ["tools", "nothing"], "RUN_NOT_FOUND"),
-    (1, ["feed", "--after", "zz"], "PAGE_TOKEN_INVALID"),
-    (2, ["feed", "--type", "odd"], "'odd' is no"),
     (2, "export", "Missing argument"),
     (2, ["export", ""], "the id of the session is empty"),
     (1, ["export", "nobody"], "SESSION_NOT_FOUND"),

@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 
 from runlane._transcripts.draft import Draft, TranscriptError
 from runlane._transcripts.openai_chat import part_block
-from runlane._transcripts.parts import call_block, data_block, reasoning_block, text_block, time_of
+from runlane._transcripts.parts import (
+    call_block,
+    data_block,
+    reasoning_block,
+    text_block,
+    time_of,
+    word,
+)
 from runlane.v1 import message_pb2
 
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
@@ -48,7 +55,7 @@ def convert(rows: Sequence[Row], draft: Draft) -> None:
             raise TranscriptError(f"{where}: is no JSON") from None
         if not isinstance(item, Mapping):
             raise TranscriptError(f"{where}: is no object")
-        kind, role = item.get("type", "message"), item.get("role")
+        kind, role = word(item.get("type", "message")), word(item.get("role"))
         given = time_of(row.created)
         if kind == "message" and role == "assistant":
             if any(block.WhichOneof("block") == "text" for block in waiting):

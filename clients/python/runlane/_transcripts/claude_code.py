@@ -6,7 +6,7 @@ from typing import Any
 
 from runlane._transcripts.draft import Draft, Report, TranscriptError
 from runlane._transcripts.openai_chat import part_block
-from runlane._transcripts.parts import call_block, reasoning_block, time_of
+from runlane._transcripts.parts import call_block, reasoning_block, time_of, word
 from runlane.v1 import message_pb2, run_pb2
 
 Entry = tuple[int, Mapping[str, Any]]
@@ -126,7 +126,7 @@ def _assistant(step: Sequence[Entry], draft: Draft) -> None:
     blocks: list[message_pb2.Block] = []
     for number, one in step:
         for part in _parts(one["message"].get("content"), number):
-            kind = part.get("type")
+            kind = word(part.get("type"))
             if kind == "tool_use":
                 named = str(part.get("id") or ""), str(part.get("name") or "")
                 blocks.append(call_block(*named, part.get("input"), draft.report))

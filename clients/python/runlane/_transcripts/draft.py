@@ -254,11 +254,11 @@ class Draft:
             kept["imported_from"] |= self.extra
         if self._system:
             kept["system"] = self._system
-        text = _json(kept)
+        text = self._text(_json(kept))
         if len(text.encode()) > _METADATA_BYTES_MAX:
             del kept["system"]
             self.report.dropped["system message (over 64 KiB)"] += len(self._system)
-            text = _json(kept)
+            text = self._text(_json(kept))
         header = pb.ArchiveHeader(format_version=1, source=self.source)
         header.session_id = _cut(self._text(self.name), _NAME_MAX)
         header.record.display_name = _cut(self._text(self.title or self.name), _NAME_MAX)

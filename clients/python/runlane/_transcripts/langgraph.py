@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from runlane._transcripts.draft import Draft, TranscriptError
 from runlane._transcripts.msgpack import Extension, unpack
 from runlane._transcripts.openai_chat import part_block
-from runlane._transcripts.parts import call_block, reasoning_block, text_block, time_of
+from runlane._transcripts.parts import call_block, reasoning_block, text_block, time_of, word
 from runlane.v1 import message_pb2, run_pb2
 
 _KNOWN = (
@@ -125,8 +125,10 @@ def _message(fields: Mapping[str, Any], draft: Draft, where: str) -> None:
     elif kind == "human":
         draft.user(blocks, time)
     elif kind == "ai":
-        calls = [*(fields.get("tool_calls") or []), *(fields.get("invalid_tool_calls") or [])]
-        for call in calls:
+        asked_for = [fields.get("tool_calls") or [], fields.get("invalid_tool_calls") or []]
+        if not all(isinstance(some, list) for some in asked_for):
+            raise TranscriptError(f"{where}: tool_calls is no list")
+        for call in [call for some in asked_for for call in some]:
             if not isinstance(call, Mapping):
                 raise TranscriptError(f"{where}: has a tool call that is no object")
             asked = call.get("args")
@@ -150,12 +152,15 @@ def _usage(given: Any) -> run_pb2.Usage | None:
     def count(value: Any) -> int:
         return value if isinstance(value, int) and 0 <= value <= 10**12 else 0
 
-    read_details, wrote = given.get("input_token_details"), given.get("output_token_details")
+    def detail(name: str, of: str) -> Any:
+        details = given.get(name)
+        return details.get(of) if isinstance(details, Mapping) else None
+
     return run_pb2.Usage(
         input_tokens=count(given.get("input_tokens")),
         output_tokens=count(given.get("output_tokens")),
-        cached_input_tokens=count((read_details or {}).get("cache_read")),
-        reasoning_tokens=count((wrote or {}).get("reasoning")),
+        cached_input_tokens=count(detail("input_token_details", "cache_read")),
+        reasoning_tokens=count(detail("output_token_details", "reasoning")),
     )
 
 
@@ -168,7 +173,7 @@ def _content(content: Any, draft: Draft, where: str) -> list[message_pb2.Block]:
         raise TranscriptError(f"{where}: its content is neither text nor a list of parts")
     found = []
     for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else "text"
+        kind = word(part.get("type")) if isinstance(part, Mapping) else "text"
         if kind in {"tool_use", "tool_call", "function_call"}:
             continue  # tool_calls has it, too
         if kind in {"thinking", "reasoning", "redacted_thinking"}:

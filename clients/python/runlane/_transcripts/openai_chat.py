@@ -12,6 +12,7 @@ from runlane._transcripts.parts import (
     reasoning_block,
     text_block,
     time_of,
+    word,
 )
 from runlane.v1 import message_pb2
 
@@ -57,7 +58,7 @@ def convert(messages: Any, draft: Draft) -> None:
 
 
 def _message(message: Mapping[str, Any], draft: Draft, where: str) -> None:
-    role, report = message.get("role"), draft.report
+    role, report = word(message.get("role")), draft.report
     time = time_of(message.get("created_at") or message.get("timestamp"))
     blocks = _content(message.get("content"), draft, where)
     if role in {"system", "developer"}:
@@ -118,7 +119,7 @@ def part_block(part: Any, draft: Draft, where: str) -> message_pb2.Block:
         return text_block(part, report)
     if not isinstance(part, Mapping):
         raise TranscriptError(f"{where}: is no object")
-    kind = part.get("type")
+    kind = word(part.get("type"))
     if kind in {"text", "input_text", "output_text", "refusal"}:
         report.drop_fields("part", part, ("type", "text", "refusal", "cache_control"))
         return text_block(str(part.get("text", part.get("refusal", ""))), report)

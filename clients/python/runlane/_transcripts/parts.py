@@ -34,7 +34,7 @@ def data_block(value: Any, report: Report) -> message_pb2.Block:
 
 def call_block(call_id: str, name: str, arguments: Any, report: Report) -> message_pb2.Block:
     """Returns a tool call; arguments are text as the model wrote it, or what that meant."""
-    use = message_pb2.ToolUse(tool_call_id=call_id, name=name)
+    use = message_pb2.ToolUse(tool_call_id=clean(call_id, report), name=clean(name, report))
     if isinstance(arguments, str):
         text = clean(arguments, report)
         try:
@@ -47,7 +47,9 @@ def call_block(call_id: str, name: str, arguments: Any, report: Report) -> messa
             use.arguments_text = text
             report.changed["malformed tool arguments (kept as text)"] += 1
     else:
-        text = json.dumps(arguments if arguments is not None else {}, ensure_ascii=False)
+        text = json.dumps(
+            arguments if arguments is not None else {}, ensure_ascii=False, default=repr
+        )
         use.arguments_json = clean(text, report).replace("\\u0000", "")
     return message_pb2.Block(tool_use=use)
 
@@ -60,7 +62,7 @@ def reasoning_block(
         reasoning=message_pb2.Reasoning(text=clean(text, report), redacted=not text)
     )
     if sealed:
-        provider = json.dumps(sealed, ensure_ascii=False)
+        provider = clean(json.dumps(sealed, ensure_ascii=False, default=repr), report)
         if len(provider.encode()) <= _PROVIDER_BYTES_MAX:
             block.provider_json = provider
         else:
@@ -107,6 +109,11 @@ def link_block(url: str, kind: str, report: Report, *, filename: str = "") -> me
     media = message_pb2.Media(kind=_KINDS.get(kind, message_pb2.Media.KIND_FILE), uri=uri)
     media.filename = clean(filename, report)[:60]
     return message_pb2.Block(media=media)
+
+
+def word(value: Any) -> str:
+    """Returns what names a kind or a role; empty where it is no text."""
+    return value if isinstance(value, str) else ""
 
 
 def time_of(value: Any) -> int | None:
