@@ -2749,7 +2749,7 @@ func (x *AnswerInteractionRequest) GetRequestId() string {
 // Answer of AnswerInteraction. For a proxy: of the question that it shows.
 type AnswerInteractionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The interaction, without its prompt.
+	// The interaction, without its prompt and answer.
 	Interaction *Interaction `protobuf:"bytes,1,opt,name=interaction,proto3" json:"interaction,omitempty"`
 	// The run.
 	Run *Run `protobuf:"bytes,2,opt,name=run,proto3" json:"run,omitempty"`

@@ -89,8 +89,8 @@ type SessionServiceClient interface {
 	// Takes a pause, or the request for one, back. Fails as PauseRun does.
 	UnpauseRun(ctx context.Context, in *UnpauseRunRequest, opts ...grpc.CallOption) (*UnpauseRunResponse, error)
 	// Answers an open interaction. The same answer again gives the stored one. Fails with
-	// RUN_NOT_FOUND, INTERACTION_NOT_FOUND, INTERACTION_CONFLICT (another answer, or an older
-	// version), INTERACTION_CLOSED, ANSWER_INVALID.
+	// INTERACTION_NOT_FOUND (also where there is no such run), INTERACTION_CONFLICT (another
+	// answer, or an older version), INTERACTION_CLOSED, ANSWER_INVALID.
 	AnswerInteraction(ctx context.Context, in *AnswerInteractionRequest, opts ...grpc.CallOption) (*AnswerInteractionResponse, error)
 	// Completes an external wait with its token. Fails as AnswerInteraction does; an unknown
 	// token is INTERACTION_NOT_FOUND.
@@ -359,8 +359,8 @@ type SessionServiceServer interface {
 	// Takes a pause, or the request for one, back. Fails as PauseRun does.
 	UnpauseRun(context.Context, *UnpauseRunRequest) (*UnpauseRunResponse, error)
 	// Answers an open interaction. The same answer again gives the stored one. Fails with
-	// RUN_NOT_FOUND, INTERACTION_NOT_FOUND, INTERACTION_CONFLICT (another answer, or an older
-	// version), INTERACTION_CLOSED, ANSWER_INVALID.
+	// INTERACTION_NOT_FOUND (also where there is no such run), INTERACTION_CONFLICT (another
+	// answer, or an older version), INTERACTION_CLOSED, ANSWER_INVALID.
 	AnswerInteraction(context.Context, *AnswerInteractionRequest) (*AnswerInteractionResponse, error)
 	// Completes an external wait with its token. Fails as AnswerInteraction does; an unknown
 	// token is INTERACTION_NOT_FOUND.

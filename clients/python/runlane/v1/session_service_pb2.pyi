@@ -1351,7 +1351,7 @@ class AnswerInteractionResponse(message.Message):
     """True where the answer is that of an earlier call with the same request_id."""
     @builtins.property
     def interaction(self) -> interaction_pb2.Interaction:
-        """The interaction, without its prompt."""
+        """The interaction, without its prompt and answer."""
 
     @builtins.property
     def run(self) -> run_pb2.Run:

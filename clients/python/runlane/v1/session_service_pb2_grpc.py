@@ -241,8 +241,8 @@ class SessionServiceServicer(object):
 
     def AnswerInteraction(self, request, context):
         """Answers an open interaction. The same answer again gives the stored one. Fails with
-        RUN_NOT_FOUND, INTERACTION_NOT_FOUND, INTERACTION_CONFLICT (another answer, or an older
-        version), INTERACTION_CLOSED, ANSWER_INVALID.
+        INTERACTION_NOT_FOUND (also where there is no such run), INTERACTION_CONFLICT (another
+        answer, or an older version), INTERACTION_CLOSED, ANSWER_INVALID.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -87,8 +87,8 @@ class SessionServiceStub:
     """Takes a pause, or the request for one, back. Fails as PauseRun does."""
     AnswerInteraction: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.AnswerInteractionRequest, _session_service_pb2.AnswerInteractionResponse]
     """Answers an open interaction. The same answer again gives the stored one. Fails with
-    RUN_NOT_FOUND, INTERACTION_NOT_FOUND, INTERACTION_CONFLICT (another answer, or an older
-    version), INTERACTION_CLOSED, ANSWER_INVALID.
+    INTERACTION_NOT_FOUND (also where there is no such run), INTERACTION_CONFLICT (another
+    answer, or an older version), INTERACTION_CLOSED, ANSWER_INVALID.
     """
     CompleteExternal: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.CompleteExternalRequest, _session_service_pb2.CompleteExternalResponse]
     """Completes an external wait with its token. Fails as AnswerInteraction does; an unknown
@@ -173,8 +173,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
     """Takes a pause, or the request for one, back. Fails as PauseRun does."""
     AnswerInteraction: _aio.UnaryUnaryMultiCallable[_session_service_pb2.AnswerInteractionRequest, _session_service_pb2.AnswerInteractionResponse]  # type: ignore[assignment]
     """Answers an open interaction. The same answer again gives the stored one. Fails with
-    RUN_NOT_FOUND, INTERACTION_NOT_FOUND, INTERACTION_CONFLICT (another answer, or an older
-    version), INTERACTION_CLOSED, ANSWER_INVALID.
+    INTERACTION_NOT_FOUND (also where there is no such run), INTERACTION_CONFLICT (another
+    answer, or an older version), INTERACTION_CLOSED, ANSWER_INVALID.
     """
     CompleteExternal: _aio.UnaryUnaryMultiCallable[_session_service_pb2.CompleteExternalRequest, _session_service_pb2.CompleteExternalResponse]  # type: ignore[assignment]
     """Completes an external wait with its token. Fails as AnswerInteraction does; an unknown
@@ -334,8 +334,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.AnswerInteractionResponse, _abc.Awaitable[_session_service_pb2.AnswerInteractionResponse]]:
         """Answers an open interaction. The same answer again gives the stored one. Fails with
-        RUN_NOT_FOUND, INTERACTION_NOT_FOUND, INTERACTION_CONFLICT (another answer, or an older
-        version), INTERACTION_CLOSED, ANSWER_INVALID.
+        INTERACTION_NOT_FOUND (also where there is no such run), INTERACTION_CONFLICT (another
+        answer, or an older version), INTERACTION_CLOSED, ANSWER_INVALID.
         """
 
     @_abc_1.abstractmethod

@@ -1913,7 +1913,7 @@ export interface AnswerInteractionRequest {
 
 /** Answer of AnswerInteraction. For a proxy: of the question that it shows. */
 export interface AnswerInteractionResponse {
-  /** The interaction, without its prompt. */
+  /** The interaction, without its prompt and answer. */
   readonly interaction?: Interaction;
   /** The run. */
   readonly run?: Run;

@@ -1475,7 +1475,7 @@ export const AnswerInteractionRequestSchema: GenMessage<AnswerInteractionRequest
  */
 export type AnswerInteractionResponse = Message<"runlane.v1.AnswerInteractionResponse"> & {
   /**
-   * The interaction, without its prompt.
+   * The interaction, without its prompt and answer.
    *
    * @generated from field: runlane.v1.Interaction interaction = 1;
    */
@@ -1907,8 +1907,8 @@ export const SessionService: GenService<{
   },
   /**
    * Answers an open interaction. The same answer again gives the stored one. Fails with
-   * RUN_NOT_FOUND, INTERACTION_NOT_FOUND, INTERACTION_CONFLICT (another answer, or an older
-   * version), INTERACTION_CLOSED, ANSWER_INVALID.
+   * INTERACTION_NOT_FOUND (also where there is no such run), INTERACTION_CONFLICT (another
+   * answer, or an older version), INTERACTION_CLOSED, ANSWER_INVALID.
    *
    * @generated from rpc runlane.v1.SessionService.AnswerInteraction
    */
