@@ -14,7 +14,7 @@ TYPESCRIPT := clients/typescript
 GEN_TYPESCRIPT = if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && $(BIN)/buf generate --template $(TYPESCRIPT)/buf.gen.yaml; else rm -rf build/gen-typescript; echo 'skipped: no npm, so the TypeScript code is not generated'; fi
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tools test test-long test-clients test-go test-typescript conformance lint format gen gen-check bench postgres serve clean
+.PHONY: help demo tools test test-long test-clients test-go test-typescript test-java test-rust conformance lint format gen gen-check bench postgres serve clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,13 +59,25 @@ test: $(VENV)/.dev ## all tests but the long ones
 	$(BIN)/python -m pytest -m 'alone and not long'
 	@$(MAKE) --no-print-directory test-clients
 
-test-clients: test-go test-typescript ## the clients of other languages, each where its tools are
+test-clients: test-go test-typescript test-java test-rust ## the clients of other languages, each where its tools are
 
 test-go: $(VENV)/.run ## the Go client: formatting, vet, staticcheck, tests with the race detector
 	@if command -v go > /dev/null; then $(MAKE) --no-print-directory -C clients/go; else echo 'skipped: no go, so the Go client is not tested'; fi
 
 test-typescript: $(VENV)/.run ## the TypeScript client: types, formatting, tests
 	@if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && cd $(TYPESCRIPT) && npm run check && npm test; else echo 'skipped: no npm, so the TypeScript client is not tested'; fi
+
+test-java: $(VENV)/.run ## a Java program with stubs made from the protos, against a server
+	@if command -v mvn > /dev/null && command -v java > /dev/null; then \
+	  mvn -q -B --no-transfer-progress -f clients/java-example/pom.xml compile \
+	  && $(BIN)/python tools/run_example.py java -cp 'build/java/classes:build/java/lib/*' dev.runlane.example.Example clients/service_config.json; \
+	else echo 'skipped: no mvn or no java, so the Java example is not run'; fi
+
+test-rust: $(VENV)/.run ## a Rust program with stubs made from the protos, against a server
+	@if command -v cargo > /dev/null; then \
+	  cd clients/rust-example && CARGO_TARGET_DIR=$(CURDIR)/build/rust cargo build --quiet && cd $(CURDIR) \
+	  && $(BIN)/python tools/run_example.py build/rust/debug/runlane-example; \
+	else echo 'skipped: no cargo, so the Rust example is not run'; fi
 
 test-long: $(VENV)/.dev ## the tests that take long
 	$(BIN)/python -m pytest -m long --timeout 7200
@@ -95,12 +107,18 @@ gen: $(VENV)/.dev $(GEN_VENV)/.done ## make the generated code anew
 	$(GEN_GO)
 	$(GEN_TYPESCRIPT)
 	$(BIN)/python tools/place_generated.py
+	$(BIN)/buf build -o build/protocol.binpb
+	$(BIN)/python tools/make_reference.py
+	$(BIN)/python tools/make_sync.py
 
 gen-check: $(VENV)/.dev $(GEN_VENV)/.done ## the generated code is as the protos say
 	PATH="$(CURDIR)/$(GEN_VENV)/bin:$$PATH" $(BIN)/buf generate
 	$(GEN_GO)
 	$(GEN_TYPESCRIPT)
 	$(BIN)/python tools/place_generated.py --check
+	$(BIN)/buf build -o build/protocol.binpb
+	$(BIN)/python tools/make_reference.py --check
+	$(BIN)/python tools/make_sync.py --check
 
 clean: ## remove what was made
 	rm -rf $(VENV) $(GEN_VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -34,7 +34,8 @@ type fakeService struct {
 	failures []error
 	events   func(*runlanev1.StreamEventsRequest, runlanev1.SessionService_StreamEventsServer) error
 	wait     func(context.Context, *runlanev1.WaitRunRequest) (*runlanev1.WaitRunResponse, error)
-	beat     func(context.Context) error
+	poll     func() error
+	pollID   string
 }
 
 func (f *fakeService) Submit(
@@ -62,13 +63,13 @@ func (f *fakeService) WaitRun(
 	return f.wait(ctx, request)
 }
 
-func (f *fakeService) Heartbeat(
-	ctx context.Context, _ *runlanev1.HeartbeatRequest,
-) (*runlanev1.HeartbeatResponse, error) {
-	if err := f.beat(ctx); err != nil {
-		return nil, err
-	}
-	return &runlanev1.HeartbeatResponse{}, nil
+func (f *fakeService) PollActivation(
+	_ context.Context, request *runlanev1.PollActivationRequest,
+) (*runlanev1.PollActivationResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pollID = request.RequestId
+	return nil, f.poll()
 }
 
 // serveFake serves it, and returns a client of it.

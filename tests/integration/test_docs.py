@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,10 +184,17 @@ def steps_of(path: Path) -> list[Step]:
 
 @pytest.fixture
 def address(tmp_path) -> Iterator[str]:
+    with serving(tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """A server that keeps nothing, with the settings that the folder has."""
     command = ["serve", "--listen", "127.0.0.1:0", "--store", "memory", "--log-level", "error"]
     with subprocess.Popen(
         [sys.executable, "-m", "runlane_server", *command],
-        cwd=tmp_path,
+        cwd=folder,
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
@@ -207,7 +215,7 @@ def skip_where_missing(tool: str) -> None:
 
 
 WALKS = {
-    "protocol.md": {
+    "walk.md": {
         *("CreateSession", "Submit", "GetLiveState", "StreamEvents", "WithdrawSubmission"),
         *("InterruptRun", "PollActivation", "Commit", "Heartbeat", "WaitRun"),
         *("ListForkPoints", "GetHistoryAtRun", "ForkSession", "ListSessions"),
@@ -272,17 +280,46 @@ def test_a_walk_shows_what_a_client_needs(tool, page):
     assert called >= WALKS[page]
 
 
+TEN = [
+    *("Health/Check", "list", "SessionService/Submit", "HistoryService/WaitRun"),
+    *("SessionService/GetLiveState", "SessionService/Submit", "SessionService/StreamEvents"),
+    *("SessionService/InterruptRun", "HistoryService/ListSessions", "HistoryService/ForkSession"),
+]
+"""What one does first, in this order, each under a heading with its number."""
+
+
+@pytest.mark.parametrize("tools", [("buf",), TOOLS], ids=["buf", "both"])
+def test_the_ten_things_that_one_does_first_go_as_written(tools, tmp_path):
+    for tool in tools:
+        skip_where_missing(tool)
+    page = ROOT / "docs" / "command-line.md"
+    [(_, settings)] = blocks(page, "toml")
+    (tmp_path / "runlane.toml").write_text(settings, encoding="utf-8")
+    with serving(tmp_path) as address:
+        assert Transcript(address, tmp_path).play(steps_of(page), set(tools)) > 10 * len(tools)
+    parts = re.split(r"^## (?=\d+\. )", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert [part.partition(".")[0] for part in parts] == [str(n) for n in range(1, 11)]
+    for part, call in zip(parts, TEN, strict=True):
+        for tool in TOOLS:
+            assert any(line.startswith(tool) for line in part.splitlines()), (
+                f"{part.splitlines()[0]}: not with {tool}"
+            )
+        assert call in part
+
+
 def test_the_readme_commands_print_what_it_says(address, tmp_path):
     skip_where_missing("grpcurl")
     steps = steps_of(ROOT / "README.md")
     assert Transcript(address, tmp_path).play(steps, set(TOOLS)) == 3
 
 
-def test_the_readme_program_runs_as_written_and_again(address, tmp_path):
-    programs = blocks(ROOT / "README.md", "python")
-    assert len(programs) == 1
-    run_program(programs[0][1], address, tmp_path, "completed HELLO\n")
-    run_program(programs[0][1], address, tmp_path, "completed HELLO\n")
+def test_the_readme_programs_run_as_written_and_again(address, tmp_path):
+    programs = [body for _, body in blocks(ROOT / "README.md", "python")]
+    assert len(programs) == 2
+    said = ["hello", "HELLO"]
+    for times in (1, 2):
+        run_program(programs[0], address, tmp_path, "completed HELLO\n")
+        run_program(programs[1], address, tmp_path, f"first {said * times}\n")
 
 
 @pytest.mark.parametrize("name", ["python.md", "feed.md"])

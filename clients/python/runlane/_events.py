@@ -22,7 +22,7 @@ from runlane.v1 import session_service_pb2 as pb
 Item = TypeVar("Item")
 
 
-class _Resuming(ABC, Generic[Item]):
+class Resuming(ABC, Generic[Item]):
     """Reads a stream of the service, and opens it again where its connection is lost."""
 
     def __init__(self, caller: Caller, reconnect_timeout: float) -> None:
@@ -134,7 +134,7 @@ class _Resuming(ABC, Generic[Item]):
             await asyncio.wait_for(self._closed.wait(), pause)
 
 
-class EventStream(_Resuming[StreamItem]):
+class EventStream(Resuming[StreamItem]):
     """Yields a session's events in order, each once, also over lost connections.
 
     Made by `Client.events` and `SessionManager.events`; an async iterator and an async
@@ -252,7 +252,7 @@ class FeedItem(NamedTuple):
     event: AnyEvent
 
 
-class FeedStream(_Resuming[FeedItem]):
+class FeedStream(Resuming[FeedItem]):
     """Yields the events of all sessions of a namespace, each once, over lost connections too.
 
     Made by `Client.feed`; an async iterator and an async context manager. It is opened again

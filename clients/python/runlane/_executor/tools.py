@@ -391,7 +391,7 @@ def _from_function(
         keywords = arguments | dict.fromkeys(contexts, context)
         if inspect.iscoroutinefunction(function):
             return await function(**keywords)
-        result = await _in_thread(lambda: function(**keywords))
+        result = await in_thread(lambda: function(**keywords))
         return await result if inspect.isawaitable(result) else result
 
     def asked(arguments: dict[str, Any], context: ToolContext) -> Asked:
@@ -429,7 +429,7 @@ def _untitled(schema: Any) -> Any:
     }
 
 
-async def _in_thread(function: Callable[[], _R]) -> _R:
+async def in_thread(function: Callable[[], _R]) -> _R:
     """Runs a function in a thread of its own, which keeps nobody from leaving."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_R] = loop.create_future()

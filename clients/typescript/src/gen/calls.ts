@@ -66,6 +66,7 @@ export const CALLS = {
     "runlane.v1.AdminService/RevokeKey": {"repeat": "same", "deadline": "call"},
     "runlane.v1.AdminService/GetOverview": {"repeat": "read", "deadline": "call"},
     "runlane.v1.AdminService/ListExecutors": {"repeat": "read", "deadline": "call"},
+    "runlane.v1.AdminService/StreamFeed": {"repeat": "cursor", "deadline": "stream", "silence_seconds": 60},
     "runlane.v1.ServerService/GetServerInfo": {"repeat": "read", "deadline": "call"}
   }
 };
