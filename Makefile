@@ -64,9 +64,6 @@ test-clients: test-go test-typescript test-java test-rust ## the clients of othe
 test-go: $(VENV)/.run ## the Go client: formatting, vet, staticcheck, tests with the race detector
 	@if command -v go > /dev/null; then $(MAKE) --no-print-directory -C clients/go; else echo 'skipped: no go, so the Go client is not tested'; fi
 
-test-typescript: $(VENV)/.run ## the TypeScript client: types, formatting, tests
-	@if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && cd $(TYPESCRIPT) && npm run check && npm test; else echo 'skipped: no npm, so the TypeScript client is not tested'; fi
-
 test-java: $(VENV)/.run ## a Java program with stubs made from the protos, against a server
 	@if command -v mvn > /dev/null && command -v java > /dev/null; then \
 	  mvn -q -B --no-transfer-progress -f clients/java-example/pom.xml compile \
@@ -78,6 +75,9 @@ test-rust: $(VENV)/.run ## a Rust program with stubs made from the protos, again
 	  cd clients/rust-example && CARGO_TARGET_DIR=$(CURDIR)/build/rust cargo build --quiet && cd $(CURDIR) \
 	  && $(BIN)/python tools/run_example.py build/rust/debug/runlane-example; \
 	else echo 'skipped: no cargo, so the Rust example is not run'; fi
+
+test-typescript: $(VENV)/.run ## the TypeScript client: types, formatting, tests
+	@if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && cd $(TYPESCRIPT) && npm run check && npm test; else echo 'skipped: no npm, so the TypeScript client is not tested'; fi
 
 test-long: $(VENV)/.dev ## the tests that take long
 	$(BIN)/python -m pytest -m long --timeout 7200

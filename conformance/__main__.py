@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from conformance.binding import ClientBinding
+from conformance.blocking import BlockingBinding
 from conformance.play import Binding, Failure, Player, Refused
 from conformance.report import Result, table, write_junit
 from conformance.scenario import Scenario, load
@@ -58,22 +59,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", help="play the scenario of this name alone")
     parser.add_argument("--jobs", type=int, default=8, help="scenarios at once (8)")
     parser.add_argument("--junit", type=Path, help="write JUnit's XML to this file")
+    parser.add_argument("--blocking", action="store_true", help="drive runlane.sync instead")
     parser.add_argument("files", nargs="+", type=Path, help="scenario files, or folders of them")
     options = parser.parse_args(arguments)
     scenarios = [one for one in load(options.files) if not options.only or one.name in options.only]
     if not scenarios:
         parser.error("there is no such scenario")
+    bind = BlockingBinding if options.blocking else ClientBinding
+    suite = "conformance.python.blocking" if options.blocking else "conformance.python"
     with contextlib.ExitStack() as stack:
         target = options.target or stack.enter_context(own_server())
         try:
-            results = asyncio.run(
-                played(scenarios, lambda: ClientBinding(target), jobs=options.jobs)
-            )
+            results = asyncio.run(played(scenarios, lambda: bind(target), jobs=options.jobs))
         except Refused as refused:
             parser.exit(1, f"{target} does not say what it is: {refused}\n")
     print(table(results))
     if options.junit:
-        write_junit(options.junit, results, "conformance.python")
+        write_junit(options.junit, results, suite)
     return int(any(one.failure for one in results))
 
 

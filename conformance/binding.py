@@ -1,8 +1,9 @@
 """Binds scenarios to Python's client."""
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +25,7 @@ from runlane.v1 import (
 )
 
 from conformance.agree import lacking, of_answer, of_event
-from conformance.play import Refused
+from conformance.play import Binding, Refused
 from conformance.verbs import VERBS, event_word
 
 _SERVICES: Final = {
@@ -82,15 +83,35 @@ class _Exchange:
     asked: Message
     answer: Message | None = None
 
+    def told(self, method: str, record: Any) -> Message:
+        """Returns the answer, which the record of the client must agree with."""
+        if self.answer is None:
+            raise AssertionError(f"the client made no call of {method}")
+        wrong = of_answer(record, self.answer)
+        if wrong:
+            raise AssertionError(f"the client tells another answer: {wrong}")
+        return self.answer
+
 
 _EXCHANGE: Final[ContextVar[_Exchange | None]] = ContextVar("exchange", default=None)
+
+
+@contextlib.contextmanager
+def exchange(asked: Message) -> Iterator[_Exchange]:
+    """Looks at the call that is made in this block."""
+    seen = _Exchange(asked)
+    token = _EXCHANGE.set(seen)
+    try:
+        yield seen
+    finally:
+        _EXCHANGE.reset(token)
 
 
 class ClientBinding:
     """One client of its own connection."""
 
-    def __init__(self, target: str) -> None:
-        self._client = Client(target, client_name="conformance", reconnect_timeout=10)
+    def __init__(self, target: str, client: Client | None = None) -> None:
+        self._client = client or Client(target, client_name="conformance", reconnect_timeout=10)
         self._caller = self._client._caller  # noqa: SLF001 - its messages are what is compared
         self._send = self._caller.unary
         self._caller.unary = self._heard  # type: ignore[method-assign]
@@ -117,33 +138,24 @@ class ClientBinding:
 
     async def _spoken(self, method: str, send: Any, message: Message) -> Message:
         """Makes a call by the client's verb, and compares what it sends and returns."""
-        exchange = _Exchange(message)
-        token = _EXCHANGE.set(exchange)
-        try:
+        with exchange(message) as seen:
             call = VERBS[method](self._client, message) if method in VERBS else None
             if call is None:
                 answer: Message = await self._caller.unary(send, message)
                 return answer
             record = await call
-        finally:
-            _EXCHANGE.reset(token)
-        if exchange.answer is None:
-            raise AssertionError(f"the client made no call of {method}")
-        wrong = of_answer(record, exchange.answer)
-        if wrong:
-            raise AssertionError(f"the client tells another answer: {wrong}")
-        return exchange.answer
+        return seen.told(method, record)
 
     async def _heard(self, method: Any, request: Message, **options: Any) -> Any:
         """Stands in the place of the client's own call, to see what passes."""
-        exchange = _EXCHANGE.get()
-        if exchange is None or request.DESCRIPTOR is not exchange.asked.DESCRIPTOR:
+        seen = _EXCHANGE.get()
+        if seen is None or request.DESCRIPTOR is not seen.asked.DESCRIPTOR:
             return await self._send(method, request, **options)
-        wrong = lacking(exchange.asked, request)
+        wrong = lacking(seen.asked, request)
         if wrong:
             raise AssertionError(f"the client sends another {wrong}")
-        exchange.answer = await self._send(method, request, **options)
-        return exchange.answer
+        seen.answer = await self._send(method, request, **options)
+        return seen.answer
 
     async def _merged(self, send: Any, described: MethodDescriptor, message: Message) -> Any:
         """Reads a stream that ends by itself; its frames are merged into one."""
@@ -155,17 +167,7 @@ class ClientBinding:
 
     async def pages(self, method: str, request: Any) -> Any:
         """Reads a list to its end, page by page."""
-        merged: dict[str, list[Any]] = {}
-        token = ""
-        while True:
-            page = await self.call(method, {**request, "page_token": token}, raw=False)
-            token = page.pop("next_page_token", "")
-            for field, items in page.items():
-                if len(items) > request.get("page_size", 50):
-                    raise AssertionError(f"a page of {len(items)} {field}")
-                merged.setdefault(field, []).extend(items)
-            if not token:
-                return merged
+        return await all_pages(self, method, request)
 
     def open(self, method: str, request: Any) -> AsyncIterator[Any]:
         """Opens a stream of items."""
@@ -176,22 +178,11 @@ class ClientBinding:
     async def _events(self, request: Mapping[str, Any]) -> AsyncIterator[Any]:
         _, described = METHODS["StreamEvents"]
         message: Any = to_message(described, {"follow": True, **request})
-        start = {"last_events": message.last_events} if message.HasField("last_events") else {}
-        made = self._client.events(
-            message.session_id,
-            after_sequence=message.after_sequence,
-            follow=message.follow,
-            run_ids=message.run_ids,
-            types=[event_word(number) for number in message.types],
-            include_messages=message.include_messages,
-            include_deltas=message.include_deltas,
-            include_control=message.include_control,
-            **start,
-        )
+        made = opened(self._client, message)
         wrong = lacking(message, made._request)  # noqa: SLF001 - what it would send
         if wrong:
             raise AssertionError(f"the client sends another {wrong}")
-        stream = _Recorded(self._caller, message, reconnect_timeout=10)
+        stream = Recorded(self._caller, message, reconnect_timeout=10)
         try:
             async for item in stream:
                 yield stream.told(item)
@@ -222,6 +213,37 @@ class ClientBinding:
         await asyncio.shield(self._client.aclose())
 
 
+async def all_pages(binding: Binding, method: str, request: Any) -> Any:
+    """Reads a list to its end, page by page."""
+    merged: dict[str, list[Any]] = {}
+    token = ""
+    while True:
+        page = await binding.call(method, {**request, "page_token": token}, raw=False)
+        token = page.pop("next_page_token", "")
+        for field, items in page.items():
+            if len(items) > request.get("page_size", 50):
+                raise AssertionError(f"a page of {len(items)} {field}")
+            merged.setdefault(field, []).extend(items)
+        if not token:
+            return merged
+
+
+def opened(client: Any, message: Any) -> Any:
+    """Opens an event stream by the client's verb, which stands for a request."""
+    start = {"last_events": message.last_events} if message.HasField("last_events") else {}
+    return client.events(
+        message.session_id,
+        after_sequence=message.after_sequence,
+        follow=message.follow,
+        run_ids=message.run_ids,
+        types=[event_word(number) for number in message.types],
+        include_messages=message.include_messages,
+        include_deltas=message.include_deltas,
+        include_control=message.include_control,
+        **start,
+    )
+
+
 def _items(frame: Mapping[str, Any]) -> list[Any]:
     """Takes a frame apart: {"events": [a, b]} is {"event": a}, {"event": b}."""
     items: list[Any] = []
@@ -233,7 +255,7 @@ def _items(frame: Mapping[str, Any]) -> list[Any]:
     return items
 
 
-class _Recorded(EventStream):
+class Recorded(EventStream):
     """A stream of the client that keeps the messages behind what it yields."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

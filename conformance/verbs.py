@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from google.protobuf.message import Message
-from runlane import Client, SessionHistory
+from runlane import Client, SessionHistory, sync
 from runlane import _convert as convert
 from runlane._content import content_from_pb
 from runlane._enums import (
@@ -29,6 +29,10 @@ from runlane._interactions import _answer_from_pb
 from runlane.v1 import event_pb2
 
 Verb = Callable[[Client, Any], Awaitable[Any] | None]
+
+
+def _history(client: Any) -> Any:
+    return (sync.SessionHistory if isinstance(client, sync.Client) else SessionHistory)(client)
 
 
 def _word(kind: Any, number: int) -> Any:
@@ -160,9 +164,10 @@ def _fork(client: Client, request: Any) -> Awaitable[Any]:
             "options": _options(request.input),
             "metadata": request.input.metadata,
         }
-    return SessionHistory(client).fork(
+    forked: Awaitable[Any] = _history(client).fork(
         request.run_id, **_given(request, *named, "request_id"), **first
     )
+    return forked
 
 
 VERBS: Final[Mapping[str, Verb]] = {
@@ -212,7 +217,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "ListEvents": _list_events,
     "ListMessages": _list_messages,
-    "ListForkPoints": lambda client, it: SessionHistory(client).list_fork_points(
+    "ListForkPoints": lambda client, it: _history(client).list_fork_points(
         it.session_id, **_page(it)
     ),
     "ListToolCalls": lambda client, it: client.list_tool_calls(it.run_id, **_page(it)),
@@ -220,7 +225,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         it.session_id, state=_word(InteractionState, it.state), **_page(it)
     ),
     "ForkSession": _fork,
-    "GetLineage": lambda client, it: SessionHistory(client).lineage(it.session_id, **_page(it)),
+    "GetLineage": lambda client, it: _history(client).lineage(it.session_id, **_page(it)),
     "ListStalledRuns": lambda client, it: client.list_stalled_runs(**_page(it)),
     "SettleRun": lambda client, it: client.settle_run(
         it.run_id,

@@ -1,5 +1,6 @@
 """What several suites share; this folder is on the path: `support` and `support_server`."""
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from support.postgres import PostgresServer, programs, required
 from support_server import Link, ServerProcess
+
+# A shell starts what is to run in the background deaf to it, and so would be what tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

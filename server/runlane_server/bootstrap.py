@@ -132,6 +132,10 @@ def make_app(settings: Settings, store: Store, clock: Time, traces: "Traces | No
         settings.streams_max,
         settings.request_keep_hours * 3600 * MICROSECONDS,
         settings.feeds_max,
+        settings.imports_max,
+        settings.import_bytes_max,
+        settings.import_messages_max,
+        settings.import_runs_max,
     )
     services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits, quotas)
     limits_shown = [*FIXED_LIMITS, *settings.limits()]

@@ -336,6 +336,14 @@ class Settings(BaseSettings):
     max_stream_seconds: int = Field(default=3600, ge=1, le=86_400)
     """How long an event stream is open before the server ends it: its reader goes on by its
     cursor."""
+    imports_max: int = Field(default=4, ge=1, le=1000)
+    """Imports of sessions that go on at the same time; each is kept in memory until it is whole."""
+    import_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024, le=1024 * 1024 * 1024)
+    """Bytes of an archive that is imported."""
+    import_messages_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Messages of an archive that is imported: they are written in one transaction."""
+    import_runs_max: int = Field(default=5_000, ge=1, le=1_000_000)
+    """Runs of an archive that is imported."""
     reader_threads: int = Field(default=4, ge=1, le=64)
     """Threads that read a file."""
     postgres_connections: int = Field(default=8, ge=1, le=256)
@@ -445,6 +453,10 @@ class Settings(BaseSettings):
             Limit("streams_max", self.streams_max, "items"),
             Limit("feeds_max", self.feeds_max, "items"),
             Limit("max_stream_seconds", self.max_stream_seconds, "seconds"),
+            Limit("imports_max", self.imports_max, "items"),
+            Limit("import_bytes_max", self.import_bytes_max, "bytes"),
+            Limit("import_messages_max", self.import_messages_max, "items"),
+            Limit("import_runs_max", self.import_runs_max, "items"),
             Limit("cancel_grace_seconds", self.cancel_grace_seconds, "seconds"),
             Limit("request_keep_seconds", self.request_keep_hours * 3600, "seconds"),
             Limit("bookmark_milliseconds", round(self.bookmark_seconds * 1000), "milliseconds"),

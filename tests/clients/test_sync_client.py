@@ -282,6 +282,24 @@ def test_a_call_that_is_cancelled_before_it_begins_still_ends(client):
     assert began == []
 
 
+def test_an_interrupt_before_a_call_begins_does_not_wait_for_it(client, monkeypatch):
+    began = []
+
+    def interrupted(function, *_arguments):
+        if function.__name__ == "begin":
+            raise KeyboardInterrupt
+        monkeypatch.undo()
+        client._portal._loop.call_soon_threadsafe(function)
+
+    async def function():
+        began.append(True)
+
+    monkeypatch.setattr(client._portal._loop, "call_soon_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client._portal.call(function)
+    assert began == []
+
+
 def test_the_context_of_the_caller_goes_along(client):
     trace = contextvars.ContextVar("trace", default="none")
     trace.set("mine")

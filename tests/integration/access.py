@@ -190,6 +190,10 @@ class Scene:
             request.answer.result_json = "1"
         elif method.name == "Commit":
             request.finish.CopyFrom(COMPLETED)
+        elif method.name == "ImportSession":
+            request.session_id += "-copy"  # CreateSession takes the id itself
+            request.records.add().header.format_version = 1
+            request.records.add().end.SetInParent()
         elif method.name == "CreateKey":
             request.name = "made"
             request.scopes.append("SCOPE_READ")

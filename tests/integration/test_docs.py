@@ -322,7 +322,7 @@ def test_the_readme_programs_run_as_written_and_again(address, tmp_path):
         run_program(programs[1], address, tmp_path, f"first {said * times}\n")
 
 
-@pytest.mark.parametrize("name", ["python.md", "feed.md"])
+@pytest.mark.parametrize("name", ["python.md", "feed.md", "migrating.md"])
 def test_the_programs_of_a_page_run_as_written(name, address, tmp_path):
     page = ROOT / "docs" / name
     programs = blocks(page, "python run")

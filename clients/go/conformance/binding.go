@@ -85,6 +85,9 @@ func (b *binding) call(ctx context.Context, name string, request any, raw bool) 
 	if method.IsStreamingServer() {
 		return b.merged(ctx, method, message)
 	}
+	if fork, ok := message.(*runlanev1.ForkSessionRequest); ok && !raw {
+		return b.fork(ctx, fork)
+	}
 	answer := newMessage(method.Output())
 	if raw {
 		err = runlane.FromStatus(b.raw.Invoke(ctx, path(method), message, answer))
@@ -187,7 +190,7 @@ func (b *binding) frames(
 	return refusal(err)
 }
 
-// pages reads a list to its end, page by page; with the list of the client where it has one.
+// pages reads a list to its end, page by page, and holds the client's own list against that.
 func (b *binding) pages(ctx context.Context, name string, request any) (any, error) {
 	asked, _ := request.(object)
 	size := 50.0
@@ -214,34 +217,6 @@ func (b *binding) pages(ctx context.Context, name string, request any) (any, err
 		}
 	}
 	return merged, b.sameByClient(ctx, name, asked, merged)
-}
-
-// sameByClient holds the client's own list against the pages.
-func (b *binding) sameByClient(ctx context.Context, name string, asked, merged object) error {
-	if name != "ListForkPoints" {
-		return nil
-	}
-	message, err := readMessage(methods[name].Input(), asked)
-	if err != nil {
-		return err
-	}
-	answer := &runlanev1.ListForkPointsResponse{}
-	list := runlane.NewSessionHistory(b.client).ForkPoints(
-		ctx, message.(*runlanev1.ListForkPointsRequest))
-	for point, err := range list {
-		if err != nil {
-			return refusal(err)
-		}
-		answer.ForkPoints = append(answer.ForkPoints, point)
-	}
-	listed, err := toJSON(answer)
-	if err != nil {
-		return err
-	}
-	if why := mismatch(merged, listed, object{}, ""); why != "" {
-		return errors.New("the client lists others: " + why)
-	}
-	return nil
 }
 
 // open reads a stream of items; each is handed to take until that says no.

@@ -1493,12 +1493,177 @@ func (x *FeedBookmark) GetServerTime() *timestamppb.Timestamp {
 	return nil
 }
 
+// Request of ImportSession: one of several. The first one may name the session and the
+// request; in later ones both are empty.
+type ImportSessionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the new session; empty: the server makes one.
+	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// The next records of the archive; as many as fit a request.
+	Records []*ArchiveRecord `protobuf:"bytes,2,rep,name=records,proto3" json:"records,omitempty"`
+	// Makes the call idempotent; empty = none.
+	RequestId     string `protobuf:"bytes,15,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportSessionRequest) Reset() {
+	*x = ImportSessionRequest{}
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportSessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportSessionRequest) ProtoMessage() {}
+
+func (x *ImportSessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportSessionRequest.ProtoReflect.Descriptor instead.
+func (*ImportSessionRequest) Descriptor() ([]byte, []int) {
+	return file_runlane_v1_admin_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ImportSessionRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *ImportSessionRequest) GetRecords() []*ArchiveRecord {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+func (x *ImportSessionRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+// Answer of ImportSession.
+type ImportSessionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The session.
+	Session *Session `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	// Messages that were taken over.
+	MessageCount int64 `protobuf:"varint,2,opt,name=message_count,json=messageCount,proto3" json:"message_count,omitempty"`
+	// Runs that were taken over.
+	RunCount int64 `protobuf:"varint,3,opt,name=run_count,json=runCount,proto3" json:"run_count,omitempty"`
+	// SHA-256 of what was taken over, in lower-case hex: that of an export of it.
+	ContentDigest string `protobuf:"bytes,4,opt,name=content_digest,json=contentDigest,proto3" json:"content_digest,omitempty"`
+	// Events in the archive, which were left out.
+	SkippedEventCount int64 `protobuf:"varint,5,opt,name=skipped_event_count,json=skippedEventCount,proto3" json:"skipped_event_count,omitempty"`
+	// The session's sequence after the call.
+	Sequence int64 `protobuf:"varint,14,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// True where the answer is that of an earlier call with the same request_id.
+	Replayed      bool `protobuf:"varint,15,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportSessionResponse) Reset() {
+	*x = ImportSessionResponse{}
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportSessionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportSessionResponse) ProtoMessage() {}
+
+func (x *ImportSessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_runlane_v1_admin_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportSessionResponse.ProtoReflect.Descriptor instead.
+func (*ImportSessionResponse) Descriptor() ([]byte, []int) {
+	return file_runlane_v1_admin_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ImportSessionResponse) GetSession() *Session {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *ImportSessionResponse) GetMessageCount() int64 {
+	if x != nil {
+		return x.MessageCount
+	}
+	return 0
+}
+
+func (x *ImportSessionResponse) GetRunCount() int64 {
+	if x != nil {
+		return x.RunCount
+	}
+	return 0
+}
+
+func (x *ImportSessionResponse) GetContentDigest() string {
+	if x != nil {
+		return x.ContentDigest
+	}
+	return ""
+}
+
+func (x *ImportSessionResponse) GetSkippedEventCount() int64 {
+	if x != nil {
+		return x.SkippedEventCount
+	}
+	return 0
+}
+
+func (x *ImportSessionResponse) GetSequence() int64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *ImportSessionResponse) GetReplayed() bool {
+	if x != nil {
+		return x.Replayed
+	}
+	return false
+}
+
 var File_runlane_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_runlane_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1erunlane/v1/admin_service.proto\x12\n" +
-	"runlane.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18runlane/v1/api_key.proto\x1a\x16runlane/v1/event.proto\x1a\x14runlane/v1/run.proto\"T\n" +
+	"runlane.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18runlane/v1/api_key.proto\x1a\x18runlane/v1/archive.proto\x1a\x16runlane/v1/event.proto\x1a\x14runlane/v1/run.proto\x1a\x18runlane/v1/session.proto\"T\n" +
 	"\x16ListStalledRunsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1602,7 +1767,21 @@ const file_runlane_v1_admin_service_proto_rawDesc = "" +
 	"\x06cursor\x18\x01 \x01(\tR\x06cursor\x12\x1b\n" +
 	"\tcaught_up\x18\x02 \x01(\bR\bcaughtUp\x12;\n" +
 	"\vserver_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"serverTime2\x9d\x05\n" +
+	"serverTime\"\x89\x01\n" +
+	"\x14ImportSessionRequest\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x123\n" +
+	"\arecords\x18\x02 \x03(\v2\x19.runlane.v1.ArchiveRecordR\arecords\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x0f \x01(\tR\trequestId\"\x97\x02\n" +
+	"\x15ImportSessionResponse\x12-\n" +
+	"\asession\x18\x01 \x01(\v2\x13.runlane.v1.SessionR\asession\x12#\n" +
+	"\rmessage_count\x18\x02 \x01(\x03R\fmessageCount\x12\x1b\n" +
+	"\trun_count\x18\x03 \x01(\x03R\brunCount\x12%\n" +
+	"\x0econtent_digest\x18\x04 \x01(\tR\rcontentDigest\x12.\n" +
+	"\x13skipped_event_count\x18\x05 \x01(\x03R\x11skippedEventCount\x12\x1a\n" +
+	"\bsequence\x18\x0e \x01(\x03R\bsequence\x12\x1a\n" +
+	"\breplayed\x18\x0f \x01(\bR\breplayed2\xf5\x05\n" +
 	"\fAdminService\x12_\n" +
 	"\x0fListStalledRuns\x12\".runlane.v1.ListStalledRunsRequest\x1a#.runlane.v1.ListStalledRunsResponse\"\x03\x90\x02\x01\x12H\n" +
 	"\tSettleRun\x12\x1c.runlane.v1.SettleRunRequest\x1a\x1d.runlane.v1.SettleRunResponse\x12H\n" +
@@ -1612,7 +1791,8 @@ const file_runlane_v1_admin_service_proto_rawDesc = "" +
 	"\vGetOverview\x12\x1e.runlane.v1.GetOverviewRequest\x1a\x1f.runlane.v1.GetOverviewResponse\"\x03\x90\x02\x01\x12Y\n" +
 	"\rListExecutors\x12 .runlane.v1.ListExecutorsRequest\x1a!.runlane.v1.ListExecutorsResponse\"\x03\x90\x02\x01\x12R\n" +
 	"\n" +
-	"StreamFeed\x12\x1d.runlane.v1.StreamFeedRequest\x1a\x1e.runlane.v1.StreamFeedResponse\"\x03\x90\x02\x010\x01B\x9d\x01\n" +
+	"StreamFeed\x12\x1d.runlane.v1.StreamFeedRequest\x1a\x1e.runlane.v1.StreamFeedResponse\"\x03\x90\x02\x010\x01\x12V\n" +
+	"\rImportSession\x12 .runlane.v1.ImportSessionRequest\x1a!.runlane.v1.ImportSessionResponse(\x01B\x9d\x01\n" +
 	"\x0ecom.runlane.v1B\x11AdminServiceProtoP\x01Z/github.com/runlane/runlane/clients/go/runlanev1\xa2\x02\x03RXX\xaa\x02\n" +
 	"Runlane.V1\xca\x02\n" +
 	"Runlane\\V1\xe2\x02\x16Runlane\\V1\\GPBMetadata\xea\x02\vRunlane::V1b\x06proto3"
@@ -1629,7 +1809,7 @@ func file_runlane_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_runlane_v1_admin_service_proto_rawDescData
 }
 
-var file_runlane_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_runlane_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_runlane_v1_admin_service_proto_goTypes = []any{
 	(*ListStalledRunsRequest)(nil),  // 0: runlane.v1.ListStalledRunsRequest
 	(*ListStalledRunsResponse)(nil), // 1: runlane.v1.ListStalledRunsResponse
@@ -1652,56 +1832,64 @@ var file_runlane_v1_admin_service_proto_goTypes = []any{
 	(*FeedBatch)(nil),               // 18: runlane.v1.FeedBatch
 	(*FeedEvent)(nil),               // 19: runlane.v1.FeedEvent
 	(*FeedBookmark)(nil),            // 20: runlane.v1.FeedBookmark
-	(*Run)(nil),                     // 21: runlane.v1.Run
-	(Run_StopReason)(0),             // 22: runlane.v1.Run.StopReason
-	(ApiKey_Scope)(0),               // 23: runlane.v1.ApiKey.Scope
-	(*durationpb.Duration)(nil),     // 24: google.protobuf.Duration
-	(*ApiKey)(nil),                  // 25: runlane.v1.ApiKey
-	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
-	(Event_Type)(0),                 // 27: runlane.v1.Event.Type
-	(*Event)(nil),                   // 28: runlane.v1.Event
+	(*ImportSessionRequest)(nil),    // 21: runlane.v1.ImportSessionRequest
+	(*ImportSessionResponse)(nil),   // 22: runlane.v1.ImportSessionResponse
+	(*Run)(nil),                     // 23: runlane.v1.Run
+	(Run_StopReason)(0),             // 24: runlane.v1.Run.StopReason
+	(ApiKey_Scope)(0),               // 25: runlane.v1.ApiKey.Scope
+	(*durationpb.Duration)(nil),     // 26: google.protobuf.Duration
+	(*ApiKey)(nil),                  // 27: runlane.v1.ApiKey
+	(*timestamppb.Timestamp)(nil),   // 28: google.protobuf.Timestamp
+	(Event_Type)(0),                 // 29: runlane.v1.Event.Type
+	(*Event)(nil),                   // 30: runlane.v1.Event
+	(*ArchiveRecord)(nil),           // 31: runlane.v1.ArchiveRecord
+	(*Session)(nil),                 // 32: runlane.v1.Session
 }
 var file_runlane_v1_admin_service_proto_depIdxs = []int32{
-	21, // 0: runlane.v1.ListStalledRunsResponse.runs:type_name -> runlane.v1.Run
-	22, // 1: runlane.v1.SettleRunRequest.stop_reason:type_name -> runlane.v1.Run.StopReason
-	21, // 2: runlane.v1.SettleRunResponse.run:type_name -> runlane.v1.Run
-	23, // 3: runlane.v1.CreateKeyRequest.scopes:type_name -> runlane.v1.ApiKey.Scope
-	24, // 4: runlane.v1.CreateKeyRequest.expire_duration:type_name -> google.protobuf.Duration
-	25, // 5: runlane.v1.CreateKeyResponse.key:type_name -> runlane.v1.ApiKey
-	25, // 6: runlane.v1.ListKeysResponse.keys:type_name -> runlane.v1.ApiKey
-	25, // 7: runlane.v1.RevokeKeyResponse.key:type_name -> runlane.v1.ApiKey
-	24, // 8: runlane.v1.GetOverviewResponse.oldest_queued_duration:type_name -> google.protobuf.Duration
-	26, // 9: runlane.v1.GetOverviewResponse.server_time:type_name -> google.protobuf.Timestamp
+	23, // 0: runlane.v1.ListStalledRunsResponse.runs:type_name -> runlane.v1.Run
+	24, // 1: runlane.v1.SettleRunRequest.stop_reason:type_name -> runlane.v1.Run.StopReason
+	23, // 2: runlane.v1.SettleRunResponse.run:type_name -> runlane.v1.Run
+	25, // 3: runlane.v1.CreateKeyRequest.scopes:type_name -> runlane.v1.ApiKey.Scope
+	26, // 4: runlane.v1.CreateKeyRequest.expire_duration:type_name -> google.protobuf.Duration
+	27, // 5: runlane.v1.CreateKeyResponse.key:type_name -> runlane.v1.ApiKey
+	27, // 6: runlane.v1.ListKeysResponse.keys:type_name -> runlane.v1.ApiKey
+	27, // 7: runlane.v1.RevokeKeyResponse.key:type_name -> runlane.v1.ApiKey
+	26, // 8: runlane.v1.GetOverviewResponse.oldest_queued_duration:type_name -> google.protobuf.Duration
+	28, // 9: runlane.v1.GetOverviewResponse.server_time:type_name -> google.protobuf.Timestamp
 	12, // 10: runlane.v1.GetOverviewResponse.quotas:type_name -> runlane.v1.QuotaUsage
 	15, // 11: runlane.v1.ListExecutorsResponse.executors:type_name -> runlane.v1.ExecutorStatus
-	26, // 12: runlane.v1.ExecutorStatus.last_poll_time:type_name -> google.protobuf.Timestamp
-	27, // 13: runlane.v1.StreamFeedRequest.types:type_name -> runlane.v1.Event.Type
+	28, // 12: runlane.v1.ExecutorStatus.last_poll_time:type_name -> google.protobuf.Timestamp
+	29, // 13: runlane.v1.StreamFeedRequest.types:type_name -> runlane.v1.Event.Type
 	18, // 14: runlane.v1.StreamFeedResponse.batch:type_name -> runlane.v1.FeedBatch
 	20, // 15: runlane.v1.StreamFeedResponse.bookmark:type_name -> runlane.v1.FeedBookmark
 	19, // 16: runlane.v1.FeedBatch.events:type_name -> runlane.v1.FeedEvent
-	28, // 17: runlane.v1.FeedEvent.event:type_name -> runlane.v1.Event
-	26, // 18: runlane.v1.FeedBookmark.server_time:type_name -> google.protobuf.Timestamp
-	0,  // 19: runlane.v1.AdminService.ListStalledRuns:input_type -> runlane.v1.ListStalledRunsRequest
-	2,  // 20: runlane.v1.AdminService.SettleRun:input_type -> runlane.v1.SettleRunRequest
-	4,  // 21: runlane.v1.AdminService.CreateKey:input_type -> runlane.v1.CreateKeyRequest
-	6,  // 22: runlane.v1.AdminService.ListKeys:input_type -> runlane.v1.ListKeysRequest
-	8,  // 23: runlane.v1.AdminService.RevokeKey:input_type -> runlane.v1.RevokeKeyRequest
-	10, // 24: runlane.v1.AdminService.GetOverview:input_type -> runlane.v1.GetOverviewRequest
-	13, // 25: runlane.v1.AdminService.ListExecutors:input_type -> runlane.v1.ListExecutorsRequest
-	16, // 26: runlane.v1.AdminService.StreamFeed:input_type -> runlane.v1.StreamFeedRequest
-	1,  // 27: runlane.v1.AdminService.ListStalledRuns:output_type -> runlane.v1.ListStalledRunsResponse
-	3,  // 28: runlane.v1.AdminService.SettleRun:output_type -> runlane.v1.SettleRunResponse
-	5,  // 29: runlane.v1.AdminService.CreateKey:output_type -> runlane.v1.CreateKeyResponse
-	7,  // 30: runlane.v1.AdminService.ListKeys:output_type -> runlane.v1.ListKeysResponse
-	9,  // 31: runlane.v1.AdminService.RevokeKey:output_type -> runlane.v1.RevokeKeyResponse
-	11, // 32: runlane.v1.AdminService.GetOverview:output_type -> runlane.v1.GetOverviewResponse
-	14, // 33: runlane.v1.AdminService.ListExecutors:output_type -> runlane.v1.ListExecutorsResponse
-	17, // 34: runlane.v1.AdminService.StreamFeed:output_type -> runlane.v1.StreamFeedResponse
-	27, // [27:35] is the sub-list for method output_type
-	19, // [19:27] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	30, // 17: runlane.v1.FeedEvent.event:type_name -> runlane.v1.Event
+	28, // 18: runlane.v1.FeedBookmark.server_time:type_name -> google.protobuf.Timestamp
+	31, // 19: runlane.v1.ImportSessionRequest.records:type_name -> runlane.v1.ArchiveRecord
+	32, // 20: runlane.v1.ImportSessionResponse.session:type_name -> runlane.v1.Session
+	0,  // 21: runlane.v1.AdminService.ListStalledRuns:input_type -> runlane.v1.ListStalledRunsRequest
+	2,  // 22: runlane.v1.AdminService.SettleRun:input_type -> runlane.v1.SettleRunRequest
+	4,  // 23: runlane.v1.AdminService.CreateKey:input_type -> runlane.v1.CreateKeyRequest
+	6,  // 24: runlane.v1.AdminService.ListKeys:input_type -> runlane.v1.ListKeysRequest
+	8,  // 25: runlane.v1.AdminService.RevokeKey:input_type -> runlane.v1.RevokeKeyRequest
+	10, // 26: runlane.v1.AdminService.GetOverview:input_type -> runlane.v1.GetOverviewRequest
+	13, // 27: runlane.v1.AdminService.ListExecutors:input_type -> runlane.v1.ListExecutorsRequest
+	16, // 28: runlane.v1.AdminService.StreamFeed:input_type -> runlane.v1.StreamFeedRequest
+	21, // 29: runlane.v1.AdminService.ImportSession:input_type -> runlane.v1.ImportSessionRequest
+	1,  // 30: runlane.v1.AdminService.ListStalledRuns:output_type -> runlane.v1.ListStalledRunsResponse
+	3,  // 31: runlane.v1.AdminService.SettleRun:output_type -> runlane.v1.SettleRunResponse
+	5,  // 32: runlane.v1.AdminService.CreateKey:output_type -> runlane.v1.CreateKeyResponse
+	7,  // 33: runlane.v1.AdminService.ListKeys:output_type -> runlane.v1.ListKeysResponse
+	9,  // 34: runlane.v1.AdminService.RevokeKey:output_type -> runlane.v1.RevokeKeyResponse
+	11, // 35: runlane.v1.AdminService.GetOverview:output_type -> runlane.v1.GetOverviewResponse
+	14, // 36: runlane.v1.AdminService.ListExecutors:output_type -> runlane.v1.ListExecutorsResponse
+	17, // 37: runlane.v1.AdminService.StreamFeed:output_type -> runlane.v1.StreamFeedResponse
+	22, // 38: runlane.v1.AdminService.ImportSession:output_type -> runlane.v1.ImportSessionResponse
+	30, // [30:39] is the sub-list for method output_type
+	21, // [21:30] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_runlane_v1_admin_service_proto_init() }
@@ -1710,8 +1898,10 @@ func file_runlane_v1_admin_service_proto_init() {
 		return
 	}
 	file_runlane_v1_api_key_proto_init()
+	file_runlane_v1_archive_proto_init()
 	file_runlane_v1_event_proto_init()
 	file_runlane_v1_run_proto_init()
+	file_runlane_v1_session_proto_init()
 	file_runlane_v1_admin_service_proto_msgTypes[16].OneofWrappers = []any{
 		(*StreamFeedRequest_AfterCursor)(nil),
 		(*StreamFeedRequest_AtEnd)(nil),
@@ -1726,7 +1916,7 @@ func file_runlane_v1_admin_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runlane_v1_admin_service_proto_rawDesc), len(file_runlane_v1_admin_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	AdminService_GetOverview_FullMethodName     = "/runlane.v1.AdminService/GetOverview"
 	AdminService_ListExecutors_FullMethodName   = "/runlane.v1.AdminService/ListExecutors"
 	AdminService_StreamFeed_FullMethodName      = "/runlane.v1.AdminService/StreamFeed"
+	AdminService_ImportSession_FullMethodName   = "/runlane.v1.AdminService/ImportSession"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -66,6 +67,16 @@ type AdminServiceClient interface {
 	// PAGE_TOKEN_INVALID or PAGE_TOKEN_MISMATCH for a cursor that is none, or is of another
 	// namespace, of another store, or of this one before it was restored.
 	StreamFeed(ctx context.Context, in *StreamFeedRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StreamFeedResponse], error)
+	// Makes a session from the records of an archive: with the same messages, numbers, times,
+	// runs and summaries, and the same fork points; with new ids of its runs. It is open and
+	// idle, in the namespace of the call, wherever the archive comes from. All or nothing is
+	// stored, in one transaction, once the last record is there and fits the others.
+	//
+	// Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
+	// them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+	// names the record by its place in the whole stream, from 0: `records[7].message.role`;
+	// SESSION_EXISTS, QUOTA_EXCEEDED.
+	ImportSession(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportSessionRequest, ImportSessionResponse], error)
 }
 
 type adminServiceClient struct {
@@ -165,6 +176,19 @@ func (c *adminServiceClient) StreamFeed(ctx context.Context, in *StreamFeedReque
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdminService_StreamFeedClient = grpc.ServerStreamingClient[StreamFeedResponse]
 
+func (c *adminServiceClient) ImportSession(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportSessionRequest, ImportSessionResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[1], AdminService_ImportSession_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ImportSessionRequest, ImportSessionResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ImportSessionClient = grpc.ClientStreamingClient[ImportSessionRequest, ImportSessionResponse]
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -202,6 +226,16 @@ type AdminServiceServer interface {
 	// PAGE_TOKEN_INVALID or PAGE_TOKEN_MISMATCH for a cursor that is none, or is of another
 	// namespace, of another store, or of this one before it was restored.
 	StreamFeed(*StreamFeedRequest, grpc.ServerStreamingServer[StreamFeedResponse]) error
+	// Makes a session from the records of an archive: with the same messages, numbers, times,
+	// runs and summaries, and the same fork points; with new ids of its runs. It is open and
+	// idle, in the namespace of the call, wherever the archive comes from. All or nothing is
+	// stored, in one transaction, once the last record is there and fits the others.
+	//
+	// Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
+	// them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+	// names the record by its place in the whole stream, from 0: `records[7].message.role`;
+	// SESSION_EXISTS, QUOTA_EXCEEDED.
+	ImportSession(grpc.ClientStreamingServer[ImportSessionRequest, ImportSessionResponse]) error
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -235,6 +269,9 @@ func (UnimplementedAdminServiceServer) ListExecutors(context.Context, *ListExecu
 }
 func (UnimplementedAdminServiceServer) StreamFeed(*StreamFeedRequest, grpc.ServerStreamingServer[StreamFeedResponse]) error {
 	return status.Error(codes.Unimplemented, "method StreamFeed not implemented")
+}
+func (UnimplementedAdminServiceServer) ImportSession(grpc.ClientStreamingServer[ImportSessionRequest, ImportSessionResponse]) error {
+	return status.Error(codes.Unimplemented, "method ImportSession not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -394,6 +431,13 @@ func _AdminService_StreamFeed_Handler(srv interface{}, stream grpc.ServerStream)
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdminService_StreamFeedServer = grpc.ServerStreamingServer[StreamFeedResponse]
 
+func _AdminService_ImportSession_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AdminServiceServer).ImportSession(&grpc.GenericServerStream[ImportSessionRequest, ImportSessionResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ImportSessionServer = grpc.ClientStreamingServer[ImportSessionRequest, ImportSessionResponse]
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -435,6 +479,11 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "StreamFeed",
 			Handler:       _AdminService_StreamFeed_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "ImportSession",
+			Handler:       _AdminService_ImportSession_Handler,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "runlane/v1/admin_service.proto",

@@ -115,10 +115,11 @@ const (
 	// RESOURCE_EXHAUSTED: the namespace has as much as it may have, or makes more calls or events
 	// a second than it may: then RetryInfo says when to try again. Metadata: limit, quota.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 71
-	// RESOURCE_EXHAUSTED: the server has as many streams as it takes, or the namespace as many as
-	// it may have. Metadata: limit, quota (absent where it is the server's limit).
+	// RESOURCE_EXHAUSTED: the server has as many streams, feeds or imports as it takes, or the
+	// namespace as many streams as it may have. Metadata: limit, quota (absent where it is the
+	// server's limit).
 	ErrorReason_ERROR_REASON_STREAM_LIMIT ErrorReason = 72
-	// RESOURCE_EXHAUSTED: content is over the limit. Metadata: size_bytes, limit_bytes.
+	// RESOURCE_EXHAUSTED: content, or an archive, is over the limit. Metadata: size_bytes, limit_bytes.
 	ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE ErrorReason = 73
 	// OUT_OF_RANGE: the cursor is beyond the session's last event. Metadata: sequence.
 	ErrorReason_ERROR_REASON_SEQUENCE_AHEAD ErrorReason = 80

@@ -40,6 +40,8 @@ const (
 	Event_TYPE_SESSION_FORKED Event_Type = 24
 	// The first messages of a session were summarised for the model.
 	Event_TYPE_SESSION_COMPACTED Event_Type = 25
+	// A session was made from an archive.
+	Event_TYPE_SESSION_IMPORTED Event_Type = 26
 	// A session was deleted; its last event.
 	Event_TYPE_SESSION_DELETED Event_Type = 27
 	// An input was queued.
@@ -118,6 +120,7 @@ var (
 		23:  "TYPE_SESSION_REOPENED",
 		24:  "TYPE_SESSION_FORKED",
 		25:  "TYPE_SESSION_COMPACTED",
+		26:  "TYPE_SESSION_IMPORTED",
 		27:  "TYPE_SESSION_DELETED",
 		30:  "TYPE_SUBMISSION_PENDING",
 		31:  "TYPE_SUBMISSION_MOVED",
@@ -160,6 +163,7 @@ var (
 		"TYPE_SESSION_REOPENED":           23,
 		"TYPE_SESSION_FORKED":             24,
 		"TYPE_SESSION_COMPACTED":          25,
+		"TYPE_SESSION_IMPORTED":           26,
 		"TYPE_SESSION_DELETED":            27,
 		"TYPE_SUBMISSION_PENDING":         30,
 		"TYPE_SUBMISSION_MOVED":           31,
@@ -289,7 +293,7 @@ func (x ActivationEnded_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ActivationEnded_Reason.Descriptor instead.
 func (ActivationEnded_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{25, 0}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{26, 0}
 }
 
 // What ended it.
@@ -370,7 +374,7 @@ func (x ActivationAbandoned_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ActivationAbandoned_Reason.Descriptor instead.
 func (ActivationAbandoned_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{26, 0}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{27, 0}
 }
 
 // What the block is.
@@ -423,7 +427,7 @@ func (x Delta_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Delta_Kind.Descriptor instead.
 func (Delta_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{40, 0}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{41, 0}
 }
 
 // A durable fact, appended in the transaction of the change that it reports.
@@ -466,6 +470,7 @@ type Event struct {
 	//	*Event_SessionReopened
 	//	*Event_SessionForked
 	//	*Event_SessionCompacted
+	//	*Event_SessionImported
 	//	*Event_SessionDeleted
 	//	*Event_SubmissionPending
 	//	*Event_SubmissionMoved
@@ -674,6 +679,15 @@ func (x *Event) GetSessionCompacted() *SessionCompacted {
 	if x != nil {
 		if x, ok := x.Body.(*Event_SessionCompacted); ok {
 			return x.SessionCompacted
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetSessionImported() *SessionImported {
+	if x != nil {
+		if x, ok := x.Body.(*Event_SessionImported); ok {
+			return x.SessionImported
 		}
 	}
 	return nil
@@ -1010,6 +1024,11 @@ type Event_SessionCompacted struct {
 	SessionCompacted *SessionCompacted `protobuf:"bytes,25,opt,name=session_compacted,json=sessionCompacted,proto3,oneof"`
 }
 
+type Event_SessionImported struct {
+	// Body of TYPE_SESSION_IMPORTED.
+	SessionImported *SessionImported `protobuf:"bytes,26,opt,name=session_imported,json=sessionImported,proto3,oneof"`
+}
+
 type Event_SessionDeleted struct {
 	// Body of TYPE_SESSION_DELETED.
 	SessionDeleted *SessionDeleted `protobuf:"bytes,27,opt,name=session_deleted,json=sessionDeleted,proto3,oneof"`
@@ -1187,6 +1206,8 @@ func (*Event_SessionForked) isEvent_Body() {}
 
 func (*Event_SessionCompacted) isEvent_Body() {}
 
+func (*Event_SessionImported) isEvent_Body() {}
+
 func (*Event_SessionDeleted) isEvent_Body() {}
 
 func (*Event_SubmissionPending) isEvent_Body() {}
@@ -1256,7 +1277,7 @@ func (*Event_ChildRunFinished) isEvent_Body() {}
 // A session was created.
 type SessionCreated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of messages it began with: 0, or what a fork took over.
+	// Number of messages it began with: 0, or what a fork or an import took over.
 	MessageCount int64 `protobuf:"varint,1,opt,name=message_count,json=messageCount,proto3" json:"message_count,omitempty"`
 	// Of the session of a child run, the run that started it.
 	ParentRunId   string `protobuf:"bytes,2,opt,name=parent_run_id,json=parentRunId,proto3" json:"parent_run_id,omitempty"`
@@ -1565,6 +1586,80 @@ func (x *SessionCompacted) GetModel() string {
 	return ""
 }
 
+// A session was made from an archive. Its runs and messages have no events here: they are
+// read as those that a fork took over.
+type SessionImported struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The session that the archive was made of, as the archive calls it.
+	SourceSessionId string `protobuf:"bytes,1,opt,name=source_session_id,json=sourceSessionId,proto3" json:"source_session_id,omitempty"`
+	// Number of messages that it took over.
+	MessageCount int64 `protobuf:"varint,2,opt,name=message_count,json=messageCount,proto3" json:"message_count,omitempty"`
+	// Number of runs that it took over: its first fork points.
+	RunCount int64 `protobuf:"varint,3,opt,name=run_count,json=runCount,proto3" json:"run_count,omitempty"`
+	// SHA-256 of what was taken over, in lower-case hex, as in the end of its archive.
+	ContentDigest string `protobuf:"bytes,4,opt,name=content_digest,json=contentDigest,proto3" json:"content_digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionImported) Reset() {
+	*x = SessionImported{}
+	mi := &file_runlane_v1_event_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionImported) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionImported) ProtoMessage() {}
+
+func (x *SessionImported) ProtoReflect() protoreflect.Message {
+	mi := &file_runlane_v1_event_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionImported.ProtoReflect.Descriptor instead.
+func (*SessionImported) Descriptor() ([]byte, []int) {
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SessionImported) GetSourceSessionId() string {
+	if x != nil {
+		return x.SourceSessionId
+	}
+	return ""
+}
+
+func (x *SessionImported) GetMessageCount() int64 {
+	if x != nil {
+		return x.MessageCount
+	}
+	return 0
+}
+
+func (x *SessionImported) GetRunCount() int64 {
+	if x != nil {
+		return x.RunCount
+	}
+	return 0
+}
+
+func (x *SessionImported) GetContentDigest() string {
+	if x != nil {
+		return x.ContentDigest
+	}
+	return ""
+}
+
 // A session was deleted. Pending input and a live run end with it.
 type SessionDeleted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1574,7 +1669,7 @@ type SessionDeleted struct {
 
 func (x *SessionDeleted) Reset() {
 	*x = SessionDeleted{}
-	mi := &file_runlane_v1_event_proto_msgTypes[7]
+	mi := &file_runlane_v1_event_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1681,7 @@ func (x *SessionDeleted) String() string {
 func (*SessionDeleted) ProtoMessage() {}
 
 func (x *SessionDeleted) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[7]
+	mi := &file_runlane_v1_event_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1694,7 @@ func (x *SessionDeleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionDeleted.ProtoReflect.Descriptor instead.
 func (*SessionDeleted) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{7}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{8}
 }
 
 // An input was queued.
@@ -1617,7 +1712,7 @@ type SubmissionPending struct {
 
 func (x *SubmissionPending) Reset() {
 	*x = SubmissionPending{}
-	mi := &file_runlane_v1_event_proto_msgTypes[8]
+	mi := &file_runlane_v1_event_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1724,7 @@ func (x *SubmissionPending) String() string {
 func (*SubmissionPending) ProtoMessage() {}
 
 func (x *SubmissionPending) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[8]
+	mi := &file_runlane_v1_event_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1737,7 @@ func (x *SubmissionPending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmissionPending.ProtoReflect.Descriptor instead.
 func (*SubmissionPending) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{8}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SubmissionPending) GetSubmissionId() string {
@@ -1681,7 +1776,7 @@ type SubmissionMoved struct {
 
 func (x *SubmissionMoved) Reset() {
 	*x = SubmissionMoved{}
-	mi := &file_runlane_v1_event_proto_msgTypes[9]
+	mi := &file_runlane_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1788,7 @@ func (x *SubmissionMoved) String() string {
 func (*SubmissionMoved) ProtoMessage() {}
 
 func (x *SubmissionMoved) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[9]
+	mi := &file_runlane_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1801,7 @@ func (x *SubmissionMoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmissionMoved.ProtoReflect.Descriptor instead.
 func (*SubmissionMoved) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SubmissionMoved) GetSubmissionId() string {
@@ -1747,7 +1842,7 @@ type SubmissionDelivered struct {
 
 func (x *SubmissionDelivered) Reset() {
 	*x = SubmissionDelivered{}
-	mi := &file_runlane_v1_event_proto_msgTypes[10]
+	mi := &file_runlane_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1854,7 @@ func (x *SubmissionDelivered) String() string {
 func (*SubmissionDelivered) ProtoMessage() {}
 
 func (x *SubmissionDelivered) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[10]
+	mi := &file_runlane_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1867,7 @@ func (x *SubmissionDelivered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmissionDelivered.ProtoReflect.Descriptor instead.
 func (*SubmissionDelivered) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SubmissionDelivered) GetSubmissionId() string {
@@ -1820,7 +1915,7 @@ type SubmissionFailed struct {
 
 func (x *SubmissionFailed) Reset() {
 	*x = SubmissionFailed{}
-	mi := &file_runlane_v1_event_proto_msgTypes[11]
+	mi := &file_runlane_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1927,7 @@ func (x *SubmissionFailed) String() string {
 func (*SubmissionFailed) ProtoMessage() {}
 
 func (x *SubmissionFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[11]
+	mi := &file_runlane_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +1940,7 @@ func (x *SubmissionFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmissionFailed.ProtoReflect.Descriptor instead.
 func (*SubmissionFailed) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{11}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SubmissionFailed) GetSubmissionId() string {
@@ -1891,7 +1986,7 @@ type SubmissionWithdrawn struct {
 
 func (x *SubmissionWithdrawn) Reset() {
 	*x = SubmissionWithdrawn{}
-	mi := &file_runlane_v1_event_proto_msgTypes[12]
+	mi := &file_runlane_v1_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +1998,7 @@ func (x *SubmissionWithdrawn) String() string {
 func (*SubmissionWithdrawn) ProtoMessage() {}
 
 func (x *SubmissionWithdrawn) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[12]
+	mi := &file_runlane_v1_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +2011,7 @@ func (x *SubmissionWithdrawn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmissionWithdrawn.ProtoReflect.Descriptor instead.
 func (*SubmissionWithdrawn) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{12}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SubmissionWithdrawn) GetSubmissionId() string {
@@ -1955,7 +2050,7 @@ type RunCreated struct {
 
 func (x *RunCreated) Reset() {
 	*x = RunCreated{}
-	mi := &file_runlane_v1_event_proto_msgTypes[13]
+	mi := &file_runlane_v1_event_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2062,7 @@ func (x *RunCreated) String() string {
 func (*RunCreated) ProtoMessage() {}
 
 func (x *RunCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[13]
+	mi := &file_runlane_v1_event_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2075,7 @@ func (x *RunCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunCreated.ProtoReflect.Descriptor instead.
 func (*RunCreated) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{13}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RunCreated) GetSubmissionId() string {
@@ -2015,7 +2110,7 @@ type RunCancellationRequested struct {
 
 func (x *RunCancellationRequested) Reset() {
 	*x = RunCancellationRequested{}
-	mi := &file_runlane_v1_event_proto_msgTypes[14]
+	mi := &file_runlane_v1_event_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2027,7 +2122,7 @@ func (x *RunCancellationRequested) String() string {
 func (*RunCancellationRequested) ProtoMessage() {}
 
 func (x *RunCancellationRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[14]
+	mi := &file_runlane_v1_event_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2040,7 +2135,7 @@ func (x *RunCancellationRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunCancellationRequested.ProtoReflect.Descriptor instead.
 func (*RunCancellationRequested) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{14}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RunCancellationRequested) GetReplaced() bool {
@@ -2063,7 +2158,7 @@ type RunWaiting struct {
 
 func (x *RunWaiting) Reset() {
 	*x = RunWaiting{}
-	mi := &file_runlane_v1_event_proto_msgTypes[15]
+	mi := &file_runlane_v1_event_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2075,7 +2170,7 @@ func (x *RunWaiting) String() string {
 func (*RunWaiting) ProtoMessage() {}
 
 func (x *RunWaiting) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[15]
+	mi := &file_runlane_v1_event_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2088,7 +2183,7 @@ func (x *RunWaiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunWaiting.ProtoReflect.Descriptor instead.
 func (*RunWaiting) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{15}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RunWaiting) GetInteractionId() string {
@@ -2114,7 +2209,7 @@ type RunPauseRequested struct {
 
 func (x *RunPauseRequested) Reset() {
 	*x = RunPauseRequested{}
-	mi := &file_runlane_v1_event_proto_msgTypes[16]
+	mi := &file_runlane_v1_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2221,7 @@ func (x *RunPauseRequested) String() string {
 func (*RunPauseRequested) ProtoMessage() {}
 
 func (x *RunPauseRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[16]
+	mi := &file_runlane_v1_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2234,7 @@ func (x *RunPauseRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunPauseRequested.ProtoReflect.Descriptor instead.
 func (*RunPauseRequested) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{16}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{17}
 }
 
 // A run was paused: nobody has it until it is unpaused.
@@ -2151,7 +2246,7 @@ type RunPaused struct {
 
 func (x *RunPaused) Reset() {
 	*x = RunPaused{}
-	mi := &file_runlane_v1_event_proto_msgTypes[17]
+	mi := &file_runlane_v1_event_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2258,7 @@ func (x *RunPaused) String() string {
 func (*RunPaused) ProtoMessage() {}
 
 func (x *RunPaused) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[17]
+	mi := &file_runlane_v1_event_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2271,7 @@ func (x *RunPaused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunPaused.ProtoReflect.Descriptor instead.
 func (*RunPaused) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{17}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{18}
 }
 
 // A pause, or the request for one, was taken back.
@@ -2188,7 +2283,7 @@ type RunUnpaused struct {
 
 func (x *RunUnpaused) Reset() {
 	*x = RunUnpaused{}
-	mi := &file_runlane_v1_event_proto_msgTypes[18]
+	mi := &file_runlane_v1_event_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2200,7 +2295,7 @@ func (x *RunUnpaused) String() string {
 func (*RunUnpaused) ProtoMessage() {}
 
 func (x *RunUnpaused) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[18]
+	mi := &file_runlane_v1_event_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2213,7 +2308,7 @@ func (x *RunUnpaused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunUnpaused.ProtoReflect.Descriptor instead.
 func (*RunUnpaused) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{18}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{19}
 }
 
 // A run was taken from an executor that was lost, and will go on.
@@ -2229,7 +2324,7 @@ type RunRecovering struct {
 
 func (x *RunRecovering) Reset() {
 	*x = RunRecovering{}
-	mi := &file_runlane_v1_event_proto_msgTypes[19]
+	mi := &file_runlane_v1_event_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2336,7 @@ func (x *RunRecovering) String() string {
 func (*RunRecovering) ProtoMessage() {}
 
 func (x *RunRecovering) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[19]
+	mi := &file_runlane_v1_event_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2349,7 @@ func (x *RunRecovering) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRecovering.ProtoReflect.Descriptor instead.
 func (*RunRecovering) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{19}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RunRecovering) GetRecoveries() int32 {
@@ -2280,7 +2375,7 @@ type RunStalled struct {
 
 func (x *RunStalled) Reset() {
 	*x = RunStalled{}
-	mi := &file_runlane_v1_event_proto_msgTypes[20]
+	mi := &file_runlane_v1_event_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2387,7 @@ func (x *RunStalled) String() string {
 func (*RunStalled) ProtoMessage() {}
 
 func (x *RunStalled) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[20]
+	mi := &file_runlane_v1_event_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2400,7 @@ func (x *RunStalled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStalled.ProtoReflect.Descriptor instead.
 func (*RunStalled) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{20}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{21}
 }
 
 // A run will end once its child runs have ended; they are asked to.
@@ -2321,7 +2416,7 @@ type RunEnding struct {
 
 func (x *RunEnding) Reset() {
 	*x = RunEnding{}
-	mi := &file_runlane_v1_event_proto_msgTypes[21]
+	mi := &file_runlane_v1_event_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2333,7 +2428,7 @@ func (x *RunEnding) String() string {
 func (*RunEnding) ProtoMessage() {}
 
 func (x *RunEnding) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[21]
+	mi := &file_runlane_v1_event_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2346,7 +2441,7 @@ func (x *RunEnding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEnding.ProtoReflect.Descriptor instead.
 func (*RunEnding) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{21}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RunEnding) GetStopReason() Run_StopReason {
@@ -2382,7 +2477,7 @@ type RunTerminal struct {
 
 func (x *RunTerminal) Reset() {
 	*x = RunTerminal{}
-	mi := &file_runlane_v1_event_proto_msgTypes[22]
+	mi := &file_runlane_v1_event_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2394,7 +2489,7 @@ func (x *RunTerminal) String() string {
 func (*RunTerminal) ProtoMessage() {}
 
 func (x *RunTerminal) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[22]
+	mi := &file_runlane_v1_event_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2407,7 +2502,7 @@ func (x *RunTerminal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunTerminal.ProtoReflect.Descriptor instead.
 func (*RunTerminal) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{22}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RunTerminal) GetStopReason() Run_StopReason {
@@ -2458,7 +2553,7 @@ type ActivationQueued struct {
 
 func (x *ActivationQueued) Reset() {
 	*x = ActivationQueued{}
-	mi := &file_runlane_v1_event_proto_msgTypes[23]
+	mi := &file_runlane_v1_event_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2470,7 +2565,7 @@ func (x *ActivationQueued) String() string {
 func (*ActivationQueued) ProtoMessage() {}
 
 func (x *ActivationQueued) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[23]
+	mi := &file_runlane_v1_event_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2483,7 +2578,7 @@ func (x *ActivationQueued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivationQueued.ProtoReflect.Descriptor instead.
 func (*ActivationQueued) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{23}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ActivationQueued) GetKind() Activation_Kind {
@@ -2511,7 +2606,7 @@ type ActivationLeased struct {
 
 func (x *ActivationLeased) Reset() {
 	*x = ActivationLeased{}
-	mi := &file_runlane_v1_event_proto_msgTypes[24]
+	mi := &file_runlane_v1_event_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2523,7 +2618,7 @@ func (x *ActivationLeased) String() string {
 func (*ActivationLeased) ProtoMessage() {}
 
 func (x *ActivationLeased) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[24]
+	mi := &file_runlane_v1_event_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2536,7 +2631,7 @@ func (x *ActivationLeased) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivationLeased.ProtoReflect.Descriptor instead.
 func (*ActivationLeased) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{24}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ActivationLeased) GetExecutorId() string {
@@ -2557,7 +2652,7 @@ type ActivationEnded struct {
 
 func (x *ActivationEnded) Reset() {
 	*x = ActivationEnded{}
-	mi := &file_runlane_v1_event_proto_msgTypes[25]
+	mi := &file_runlane_v1_event_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2569,7 +2664,7 @@ func (x *ActivationEnded) String() string {
 func (*ActivationEnded) ProtoMessage() {}
 
 func (x *ActivationEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[25]
+	mi := &file_runlane_v1_event_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2582,7 +2677,7 @@ func (x *ActivationEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivationEnded.ProtoReflect.Descriptor instead.
 func (*ActivationEnded) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{25}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ActivationEnded) GetReason() ActivationEnded_Reason {
@@ -2603,7 +2698,7 @@ type ActivationAbandoned struct {
 
 func (x *ActivationAbandoned) Reset() {
 	*x = ActivationAbandoned{}
-	mi := &file_runlane_v1_event_proto_msgTypes[26]
+	mi := &file_runlane_v1_event_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2615,7 +2710,7 @@ func (x *ActivationAbandoned) String() string {
 func (*ActivationAbandoned) ProtoMessage() {}
 
 func (x *ActivationAbandoned) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[26]
+	mi := &file_runlane_v1_event_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2628,7 +2723,7 @@ func (x *ActivationAbandoned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivationAbandoned.ProtoReflect.Descriptor instead.
 func (*ActivationAbandoned) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{26}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ActivationAbandoned) GetReason() ActivationAbandoned_Reason {
@@ -2659,7 +2754,7 @@ type MessageAppended struct {
 
 func (x *MessageAppended) Reset() {
 	*x = MessageAppended{}
-	mi := &file_runlane_v1_event_proto_msgTypes[27]
+	mi := &file_runlane_v1_event_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2671,7 +2766,7 @@ func (x *MessageAppended) String() string {
 func (*MessageAppended) ProtoMessage() {}
 
 func (x *MessageAppended) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[27]
+	mi := &file_runlane_v1_event_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2684,7 +2779,7 @@ func (x *MessageAppended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageAppended.ProtoReflect.Descriptor instead.
 func (*MessageAppended) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{27}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MessageAppended) GetNumber() int64 {
@@ -2742,7 +2837,7 @@ type ModelStepReserved struct {
 
 func (x *ModelStepReserved) Reset() {
 	*x = ModelStepReserved{}
-	mi := &file_runlane_v1_event_proto_msgTypes[28]
+	mi := &file_runlane_v1_event_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2754,7 +2849,7 @@ func (x *ModelStepReserved) String() string {
 func (*ModelStepReserved) ProtoMessage() {}
 
 func (x *ModelStepReserved) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[28]
+	mi := &file_runlane_v1_event_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2767,7 +2862,7 @@ func (x *ModelStepReserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelStepReserved.ProtoReflect.Descriptor instead.
 func (*ModelStepReserved) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{28}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ModelStepReserved) GetStep() int32 {
@@ -2803,7 +2898,7 @@ type ModelStepCommitted struct {
 
 func (x *ModelStepCommitted) Reset() {
 	*x = ModelStepCommitted{}
-	mi := &file_runlane_v1_event_proto_msgTypes[29]
+	mi := &file_runlane_v1_event_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2815,7 +2910,7 @@ func (x *ModelStepCommitted) String() string {
 func (*ModelStepCommitted) ProtoMessage() {}
 
 func (x *ModelStepCommitted) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[29]
+	mi := &file_runlane_v1_event_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2828,7 +2923,7 @@ func (x *ModelStepCommitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelStepCommitted.ProtoReflect.Descriptor instead.
 func (*ModelStepCommitted) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{29}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ModelStepCommitted) GetStep() int32 {
@@ -2881,7 +2976,7 @@ type ToolCallPrepared struct {
 
 func (x *ToolCallPrepared) Reset() {
 	*x = ToolCallPrepared{}
-	mi := &file_runlane_v1_event_proto_msgTypes[30]
+	mi := &file_runlane_v1_event_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2893,7 +2988,7 @@ func (x *ToolCallPrepared) String() string {
 func (*ToolCallPrepared) ProtoMessage() {}
 
 func (x *ToolCallPrepared) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[30]
+	mi := &file_runlane_v1_event_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2906,7 +3001,7 @@ func (x *ToolCallPrepared) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallPrepared.ProtoReflect.Descriptor instead.
 func (*ToolCallPrepared) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{30}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ToolCallPrepared) GetToolCallId() string {
@@ -2943,7 +3038,7 @@ type ToolCallClaimed struct {
 
 func (x *ToolCallClaimed) Reset() {
 	*x = ToolCallClaimed{}
-	mi := &file_runlane_v1_event_proto_msgTypes[31]
+	mi := &file_runlane_v1_event_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2955,7 +3050,7 @@ func (x *ToolCallClaimed) String() string {
 func (*ToolCallClaimed) ProtoMessage() {}
 
 func (x *ToolCallClaimed) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[31]
+	mi := &file_runlane_v1_event_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2968,7 +3063,7 @@ func (x *ToolCallClaimed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallClaimed.ProtoReflect.Descriptor instead.
 func (*ToolCallClaimed) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{31}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ToolCallClaimed) GetToolCallId() string {
@@ -2999,7 +3094,7 @@ type ToolCallCommitted struct {
 
 func (x *ToolCallCommitted) Reset() {
 	*x = ToolCallCommitted{}
-	mi := &file_runlane_v1_event_proto_msgTypes[32]
+	mi := &file_runlane_v1_event_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3011,7 +3106,7 @@ func (x *ToolCallCommitted) String() string {
 func (*ToolCallCommitted) ProtoMessage() {}
 
 func (x *ToolCallCommitted) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[32]
+	mi := &file_runlane_v1_event_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3024,7 +3119,7 @@ func (x *ToolCallCommitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallCommitted.ProtoReflect.Descriptor instead.
 func (*ToolCallCommitted) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{32}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ToolCallCommitted) GetToolCallId() string {
@@ -3052,7 +3147,7 @@ type ToolCallOutcomeUnknown struct {
 
 func (x *ToolCallOutcomeUnknown) Reset() {
 	*x = ToolCallOutcomeUnknown{}
-	mi := &file_runlane_v1_event_proto_msgTypes[33]
+	mi := &file_runlane_v1_event_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3064,7 +3159,7 @@ func (x *ToolCallOutcomeUnknown) String() string {
 func (*ToolCallOutcomeUnknown) ProtoMessage() {}
 
 func (x *ToolCallOutcomeUnknown) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[33]
+	mi := &file_runlane_v1_event_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3077,7 +3172,7 @@ func (x *ToolCallOutcomeUnknown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallOutcomeUnknown.ProtoReflect.Descriptor instead.
 func (*ToolCallOutcomeUnknown) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{33}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ToolCallOutcomeUnknown) GetToolCallId() string {
@@ -3098,7 +3193,7 @@ type ToolCallCancelled struct {
 
 func (x *ToolCallCancelled) Reset() {
 	*x = ToolCallCancelled{}
-	mi := &file_runlane_v1_event_proto_msgTypes[34]
+	mi := &file_runlane_v1_event_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3110,7 +3205,7 @@ func (x *ToolCallCancelled) String() string {
 func (*ToolCallCancelled) ProtoMessage() {}
 
 func (x *ToolCallCancelled) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[34]
+	mi := &file_runlane_v1_event_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3123,7 +3218,7 @@ func (x *ToolCallCancelled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallCancelled.ProtoReflect.Descriptor instead.
 func (*ToolCallCancelled) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{34}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ToolCallCancelled) GetToolCallId() string {
@@ -3150,7 +3245,7 @@ type InteractionOpened struct {
 
 func (x *InteractionOpened) Reset() {
 	*x = InteractionOpened{}
-	mi := &file_runlane_v1_event_proto_msgTypes[35]
+	mi := &file_runlane_v1_event_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3162,7 +3257,7 @@ func (x *InteractionOpened) String() string {
 func (*InteractionOpened) ProtoMessage() {}
 
 func (x *InteractionOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[35]
+	mi := &file_runlane_v1_event_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3175,7 +3270,7 @@ func (x *InteractionOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InteractionOpened.ProtoReflect.Descriptor instead.
 func (*InteractionOpened) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{35}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *InteractionOpened) GetInteractionId() string {
@@ -3219,7 +3314,7 @@ type InteractionAnswered struct {
 
 func (x *InteractionAnswered) Reset() {
 	*x = InteractionAnswered{}
-	mi := &file_runlane_v1_event_proto_msgTypes[36]
+	mi := &file_runlane_v1_event_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3231,7 +3326,7 @@ func (x *InteractionAnswered) String() string {
 func (*InteractionAnswered) ProtoMessage() {}
 
 func (x *InteractionAnswered) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[36]
+	mi := &file_runlane_v1_event_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3244,7 +3339,7 @@ func (x *InteractionAnswered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InteractionAnswered.ProtoReflect.Descriptor instead.
 func (*InteractionAnswered) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{36}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *InteractionAnswered) GetInteractionId() string {
@@ -3274,7 +3369,7 @@ type InteractionClosed struct {
 
 func (x *InteractionClosed) Reset() {
 	*x = InteractionClosed{}
-	mi := &file_runlane_v1_event_proto_msgTypes[37]
+	mi := &file_runlane_v1_event_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3286,7 +3381,7 @@ func (x *InteractionClosed) String() string {
 func (*InteractionClosed) ProtoMessage() {}
 
 func (x *InteractionClosed) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[37]
+	mi := &file_runlane_v1_event_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3299,7 +3394,7 @@ func (x *InteractionClosed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InteractionClosed.ProtoReflect.Descriptor instead.
 func (*InteractionClosed) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{37}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *InteractionClosed) GetInteractionId() string {
@@ -3333,7 +3428,7 @@ type ChildRunStarted struct {
 
 func (x *ChildRunStarted) Reset() {
 	*x = ChildRunStarted{}
-	mi := &file_runlane_v1_event_proto_msgTypes[38]
+	mi := &file_runlane_v1_event_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3345,7 +3440,7 @@ func (x *ChildRunStarted) String() string {
 func (*ChildRunStarted) ProtoMessage() {}
 
 func (x *ChildRunStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[38]
+	mi := &file_runlane_v1_event_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3358,7 +3453,7 @@ func (x *ChildRunStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChildRunStarted.ProtoReflect.Descriptor instead.
 func (*ChildRunStarted) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{38}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ChildRunStarted) GetToolCallId() string {
@@ -3404,7 +3499,7 @@ type ChildRunFinished struct {
 
 func (x *ChildRunFinished) Reset() {
 	*x = ChildRunFinished{}
-	mi := &file_runlane_v1_event_proto_msgTypes[39]
+	mi := &file_runlane_v1_event_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3416,7 +3511,7 @@ func (x *ChildRunFinished) String() string {
 func (*ChildRunFinished) ProtoMessage() {}
 
 func (x *ChildRunFinished) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[39]
+	mi := &file_runlane_v1_event_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3429,7 +3524,7 @@ func (x *ChildRunFinished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChildRunFinished.ProtoReflect.Descriptor instead.
 func (*ChildRunFinished) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{39}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ChildRunFinished) GetToolCallId() string {
@@ -3489,7 +3584,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_runlane_v1_event_proto_msgTypes[40]
+	mi := &file_runlane_v1_event_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3501,7 +3596,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[40]
+	mi := &file_runlane_v1_event_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3514,7 +3609,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{40}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Delta) GetModelStreamId() string {
@@ -3661,7 +3756,7 @@ type Control struct {
 
 func (x *Control) Reset() {
 	*x = Control{}
-	mi := &file_runlane_v1_event_proto_msgTypes[41]
+	mi := &file_runlane_v1_event_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3673,7 +3768,7 @@ func (x *Control) String() string {
 func (*Control) ProtoMessage() {}
 
 func (x *Control) ProtoReflect() protoreflect.Message {
-	mi := &file_runlane_v1_event_proto_msgTypes[41]
+	mi := &file_runlane_v1_event_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3686,7 +3781,7 @@ func (x *Control) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Control.ProtoReflect.Descriptor instead.
 func (*Control) Descriptor() ([]byte, []int) {
-	return file_runlane_v1_event_proto_rawDescGZIP(), []int{41}
+	return file_runlane_v1_event_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Control) GetRunId() string {
@@ -3764,7 +3859,7 @@ var File_runlane_v1_event_proto protoreflect.FileDescriptor
 const file_runlane_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"\x16runlane/v1/event.proto\x12\n" +
-	"runlane.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1crunlane/v1/interaction.proto\x1a\x18runlane/v1/message.proto\x1a\x14runlane/v1/run.proto\x1a\x18runlane/v1/session.proto\x1a\x1brunlane/v1/submission.proto\"\xef\"\n" +
+	"runlane.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1crunlane/v1/interaction.proto\x1a\x18runlane/v1/message.proto\x1a\x14runlane/v1/run.proto\x1a\x18runlane/v1/session.proto\x1a\x1brunlane/v1/submission.proto\"\xd4#\n" +
 	"\x05Event\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12\x1d\n" +
 	"\n" +
@@ -3787,7 +3882,8 @@ const file_runlane_v1_event_proto_rawDesc = "" +
 	"\x0esession_closed\x18\x16 \x01(\v2\x19.runlane.v1.SessionClosedH\x00R\rsessionClosed\x12H\n" +
 	"\x10session_reopened\x18\x17 \x01(\v2\x1b.runlane.v1.SessionReopenedH\x00R\x0fsessionReopened\x12B\n" +
 	"\x0esession_forked\x18\x18 \x01(\v2\x19.runlane.v1.SessionForkedH\x00R\rsessionForked\x12K\n" +
-	"\x11session_compacted\x18\x19 \x01(\v2\x1c.runlane.v1.SessionCompactedH\x00R\x10sessionCompacted\x12E\n" +
+	"\x11session_compacted\x18\x19 \x01(\v2\x1c.runlane.v1.SessionCompactedH\x00R\x10sessionCompacted\x12H\n" +
+	"\x10session_imported\x18\x1a \x01(\v2\x1b.runlane.v1.SessionImportedH\x00R\x0fsessionImported\x12E\n" +
 	"\x0fsession_deleted\x18\x1b \x01(\v2\x1a.runlane.v1.SessionDeletedH\x00R\x0esessionDeleted\x12N\n" +
 	"\x12submission_pending\x18\x1e \x01(\v2\x1d.runlane.v1.SubmissionPendingH\x00R\x11submissionPending\x12H\n" +
 	"\x10submission_moved\x18\x1f \x01(\v2\x1b.runlane.v1.SubmissionMovedH\x00R\x0fsubmissionMoved\x12T\n" +
@@ -3825,7 +3921,7 @@ const file_runlane_v1_event_proto_rawDesc = "" +
 	"\x14interaction_answered\x18\\ \x01(\v2\x1f.runlane.v1.InteractionAnsweredH\x00R\x13interactionAnswered\x12N\n" +
 	"\x12interaction_closed\x18] \x01(\v2\x1d.runlane.v1.InteractionClosedH\x00R\x11interactionClosed\x12I\n" +
 	"\x11child_run_started\x18n \x01(\v2\x1b.runlane.v1.ChildRunStartedH\x00R\x0fchildRunStarted\x12L\n" +
-	"\x12child_run_finished\x18o \x01(\v2\x1c.runlane.v1.ChildRunFinishedH\x00R\x10childRunFinished\"\xd0\b\n" +
+	"\x12child_run_finished\x18o \x01(\v2\x1c.runlane.v1.ChildRunFinishedH\x00R\x10childRunFinished\"\xeb\b\n" +
 	"\x04Type\x12\x14\n" +
 	"\x10TYPE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14TYPE_SESSION_CREATED\x10\x14\x12\x18\n" +
@@ -3833,7 +3929,8 @@ const file_runlane_v1_event_proto_rawDesc = "" +
 	"\x13TYPE_SESSION_CLOSED\x10\x16\x12\x19\n" +
 	"\x15TYPE_SESSION_REOPENED\x10\x17\x12\x17\n" +
 	"\x13TYPE_SESSION_FORKED\x10\x18\x12\x1a\n" +
-	"\x16TYPE_SESSION_COMPACTED\x10\x19\x12\x18\n" +
+	"\x16TYPE_SESSION_COMPACTED\x10\x19\x12\x19\n" +
+	"\x15TYPE_SESSION_IMPORTED\x10\x1a\x12\x18\n" +
 	"\x14TYPE_SESSION_DELETED\x10\x1b\x12\x1b\n" +
 	"\x17TYPE_SUBMISSION_PENDING\x10\x1e\x12\x19\n" +
 	"\x15TYPE_SUBMISSION_MOVED\x10\x1f\x12\x1d\n" +
@@ -3884,7 +3981,12 @@ const file_runlane_v1_event_proto_rawDesc = "" +
 	"\x10SessionCompacted\x124\n" +
 	"\x16through_message_number\x18\x01 \x01(\x03R\x14throughMessageNumber\x12'\n" +
 	"\x05usage\x18\x02 \x01(\v2\x11.runlane.v1.UsageR\x05usage\x12\x14\n" +
-	"\x05model\x18\x03 \x01(\tR\x05model\"\x10\n" +
+	"\x05model\x18\x03 \x01(\tR\x05model\"\xa6\x01\n" +
+	"\x0fSessionImported\x12*\n" +
+	"\x11source_session_id\x18\x01 \x01(\tR\x0fsourceSessionId\x12#\n" +
+	"\rmessage_count\x18\x02 \x01(\x03R\fmessageCount\x12\x1b\n" +
+	"\trun_count\x18\x03 \x01(\x03R\brunCount\x12%\n" +
+	"\x0econtent_digest\x18\x04 \x01(\tR\rcontentDigest\"\x10\n" +
 	"\x0eSessionDeleted\"\x9d\x01\n" +
 	"\x11SubmissionPending\x12#\n" +
 	"\rsubmission_id\x18\x01 \x01(\tR\fsubmissionId\x12/\n" +
@@ -4087,7 +4189,7 @@ func file_runlane_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_runlane_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_runlane_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_runlane_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_runlane_v1_event_proto_goTypes = []any{
 	(Event_Type)(0),                  // 0: runlane.v1.Event.Type
 	(ActivationEnded_Reason)(0),      // 1: runlane.v1.ActivationEnded.Reason
@@ -4100,143 +4202,145 @@ var file_runlane_v1_event_proto_goTypes = []any{
 	(*SessionReopened)(nil),          // 8: runlane.v1.SessionReopened
 	(*SessionForked)(nil),            // 9: runlane.v1.SessionForked
 	(*SessionCompacted)(nil),         // 10: runlane.v1.SessionCompacted
-	(*SessionDeleted)(nil),           // 11: runlane.v1.SessionDeleted
-	(*SubmissionPending)(nil),        // 12: runlane.v1.SubmissionPending
-	(*SubmissionMoved)(nil),          // 13: runlane.v1.SubmissionMoved
-	(*SubmissionDelivered)(nil),      // 14: runlane.v1.SubmissionDelivered
-	(*SubmissionFailed)(nil),         // 15: runlane.v1.SubmissionFailed
-	(*SubmissionWithdrawn)(nil),      // 16: runlane.v1.SubmissionWithdrawn
-	(*RunCreated)(nil),               // 17: runlane.v1.RunCreated
-	(*RunCancellationRequested)(nil), // 18: runlane.v1.RunCancellationRequested
-	(*RunWaiting)(nil),               // 19: runlane.v1.RunWaiting
-	(*RunPauseRequested)(nil),        // 20: runlane.v1.RunPauseRequested
-	(*RunPaused)(nil),                // 21: runlane.v1.RunPaused
-	(*RunUnpaused)(nil),              // 22: runlane.v1.RunUnpaused
-	(*RunRecovering)(nil),            // 23: runlane.v1.RunRecovering
-	(*RunStalled)(nil),               // 24: runlane.v1.RunStalled
-	(*RunEnding)(nil),                // 25: runlane.v1.RunEnding
-	(*RunTerminal)(nil),              // 26: runlane.v1.RunTerminal
-	(*ActivationQueued)(nil),         // 27: runlane.v1.ActivationQueued
-	(*ActivationLeased)(nil),         // 28: runlane.v1.ActivationLeased
-	(*ActivationEnded)(nil),          // 29: runlane.v1.ActivationEnded
-	(*ActivationAbandoned)(nil),      // 30: runlane.v1.ActivationAbandoned
-	(*MessageAppended)(nil),          // 31: runlane.v1.MessageAppended
-	(*ModelStepReserved)(nil),        // 32: runlane.v1.ModelStepReserved
-	(*ModelStepCommitted)(nil),       // 33: runlane.v1.ModelStepCommitted
-	(*ToolCallPrepared)(nil),         // 34: runlane.v1.ToolCallPrepared
-	(*ToolCallClaimed)(nil),          // 35: runlane.v1.ToolCallClaimed
-	(*ToolCallCommitted)(nil),        // 36: runlane.v1.ToolCallCommitted
-	(*ToolCallOutcomeUnknown)(nil),   // 37: runlane.v1.ToolCallOutcomeUnknown
-	(*ToolCallCancelled)(nil),        // 38: runlane.v1.ToolCallCancelled
-	(*InteractionOpened)(nil),        // 39: runlane.v1.InteractionOpened
-	(*InteractionAnswered)(nil),      // 40: runlane.v1.InteractionAnswered
-	(*InteractionClosed)(nil),        // 41: runlane.v1.InteractionClosed
-	(*ChildRunStarted)(nil),          // 42: runlane.v1.ChildRunStarted
-	(*ChildRunFinished)(nil),         // 43: runlane.v1.ChildRunFinished
-	(*Delta)(nil),                    // 44: runlane.v1.Delta
-	(*Control)(nil),                  // 45: runlane.v1.Control
-	(*timestamppb.Timestamp)(nil),    // 46: google.protobuf.Timestamp
-	(*Message)(nil),                  // 47: runlane.v1.Message
-	(*Usage)(nil),                    // 48: runlane.v1.Usage
-	(Submission_Mode)(0),             // 49: runlane.v1.Submission.Mode
-	(Submission_Route)(0),            // 50: runlane.v1.Submission.Route
-	(Submission_FailureReason)(0),    // 51: runlane.v1.Submission.FailureReason
-	(*ParentRun)(nil),                // 52: runlane.v1.ParentRun
-	(*ChildrenWait)(nil),             // 53: runlane.v1.ChildrenWait
-	(Run_StopReason)(0),              // 54: runlane.v1.Run.StopReason
-	(RunFailure_Reason)(0),           // 55: runlane.v1.RunFailure.Reason
-	(Activation_Kind)(0),             // 56: runlane.v1.Activation.Kind
-	(Message_Role)(0),                // 57: runlane.v1.Message.Role
-	(Message_Author)(0),              // 58: runlane.v1.Message.Author
-	(ToolResult_Outcome)(0),          // 59: runlane.v1.ToolResult.Outcome
-	(*ProxySource)(nil),              // 60: runlane.v1.ProxySource
-	(Interaction_CloseReason)(0),     // 61: runlane.v1.Interaction.CloseReason
-	(Run_Phase)(0),                   // 62: runlane.v1.Run.Phase
-	(*Activation)(nil),               // 63: runlane.v1.Activation
-	(Command)(0),                     // 64: runlane.v1.Command
+	(*SessionImported)(nil),          // 11: runlane.v1.SessionImported
+	(*SessionDeleted)(nil),           // 12: runlane.v1.SessionDeleted
+	(*SubmissionPending)(nil),        // 13: runlane.v1.SubmissionPending
+	(*SubmissionMoved)(nil),          // 14: runlane.v1.SubmissionMoved
+	(*SubmissionDelivered)(nil),      // 15: runlane.v1.SubmissionDelivered
+	(*SubmissionFailed)(nil),         // 16: runlane.v1.SubmissionFailed
+	(*SubmissionWithdrawn)(nil),      // 17: runlane.v1.SubmissionWithdrawn
+	(*RunCreated)(nil),               // 18: runlane.v1.RunCreated
+	(*RunCancellationRequested)(nil), // 19: runlane.v1.RunCancellationRequested
+	(*RunWaiting)(nil),               // 20: runlane.v1.RunWaiting
+	(*RunPauseRequested)(nil),        // 21: runlane.v1.RunPauseRequested
+	(*RunPaused)(nil),                // 22: runlane.v1.RunPaused
+	(*RunUnpaused)(nil),              // 23: runlane.v1.RunUnpaused
+	(*RunRecovering)(nil),            // 24: runlane.v1.RunRecovering
+	(*RunStalled)(nil),               // 25: runlane.v1.RunStalled
+	(*RunEnding)(nil),                // 26: runlane.v1.RunEnding
+	(*RunTerminal)(nil),              // 27: runlane.v1.RunTerminal
+	(*ActivationQueued)(nil),         // 28: runlane.v1.ActivationQueued
+	(*ActivationLeased)(nil),         // 29: runlane.v1.ActivationLeased
+	(*ActivationEnded)(nil),          // 30: runlane.v1.ActivationEnded
+	(*ActivationAbandoned)(nil),      // 31: runlane.v1.ActivationAbandoned
+	(*MessageAppended)(nil),          // 32: runlane.v1.MessageAppended
+	(*ModelStepReserved)(nil),        // 33: runlane.v1.ModelStepReserved
+	(*ModelStepCommitted)(nil),       // 34: runlane.v1.ModelStepCommitted
+	(*ToolCallPrepared)(nil),         // 35: runlane.v1.ToolCallPrepared
+	(*ToolCallClaimed)(nil),          // 36: runlane.v1.ToolCallClaimed
+	(*ToolCallCommitted)(nil),        // 37: runlane.v1.ToolCallCommitted
+	(*ToolCallOutcomeUnknown)(nil),   // 38: runlane.v1.ToolCallOutcomeUnknown
+	(*ToolCallCancelled)(nil),        // 39: runlane.v1.ToolCallCancelled
+	(*InteractionOpened)(nil),        // 40: runlane.v1.InteractionOpened
+	(*InteractionAnswered)(nil),      // 41: runlane.v1.InteractionAnswered
+	(*InteractionClosed)(nil),        // 42: runlane.v1.InteractionClosed
+	(*ChildRunStarted)(nil),          // 43: runlane.v1.ChildRunStarted
+	(*ChildRunFinished)(nil),         // 44: runlane.v1.ChildRunFinished
+	(*Delta)(nil),                    // 45: runlane.v1.Delta
+	(*Control)(nil),                  // 46: runlane.v1.Control
+	(*timestamppb.Timestamp)(nil),    // 47: google.protobuf.Timestamp
+	(*Message)(nil),                  // 48: runlane.v1.Message
+	(*Usage)(nil),                    // 49: runlane.v1.Usage
+	(Submission_Mode)(0),             // 50: runlane.v1.Submission.Mode
+	(Submission_Route)(0),            // 51: runlane.v1.Submission.Route
+	(Submission_FailureReason)(0),    // 52: runlane.v1.Submission.FailureReason
+	(*ParentRun)(nil),                // 53: runlane.v1.ParentRun
+	(*ChildrenWait)(nil),             // 54: runlane.v1.ChildrenWait
+	(Run_StopReason)(0),              // 55: runlane.v1.Run.StopReason
+	(RunFailure_Reason)(0),           // 56: runlane.v1.RunFailure.Reason
+	(Activation_Kind)(0),             // 57: runlane.v1.Activation.Kind
+	(Message_Role)(0),                // 58: runlane.v1.Message.Role
+	(Message_Author)(0),              // 59: runlane.v1.Message.Author
+	(ToolResult_Outcome)(0),          // 60: runlane.v1.ToolResult.Outcome
+	(*ProxySource)(nil),              // 61: runlane.v1.ProxySource
+	(Interaction_CloseReason)(0),     // 62: runlane.v1.Interaction.CloseReason
+	(Run_Phase)(0),                   // 63: runlane.v1.Run.Phase
+	(*Activation)(nil),               // 64: runlane.v1.Activation
+	(Command)(0),                     // 65: runlane.v1.Command
 }
 var file_runlane_v1_event_proto_depIdxs = []int32{
-	46, // 0: runlane.v1.Event.event_time:type_name -> google.protobuf.Timestamp
+	47, // 0: runlane.v1.Event.event_time:type_name -> google.protobuf.Timestamp
 	0,  // 1: runlane.v1.Event.type:type_name -> runlane.v1.Event.Type
-	47, // 2: runlane.v1.Event.message:type_name -> runlane.v1.Message
+	48, // 2: runlane.v1.Event.message:type_name -> runlane.v1.Message
 	5,  // 3: runlane.v1.Event.session_created:type_name -> runlane.v1.SessionCreated
 	6,  // 4: runlane.v1.Event.session_updated:type_name -> runlane.v1.SessionUpdated
 	7,  // 5: runlane.v1.Event.session_closed:type_name -> runlane.v1.SessionClosed
 	8,  // 6: runlane.v1.Event.session_reopened:type_name -> runlane.v1.SessionReopened
 	9,  // 7: runlane.v1.Event.session_forked:type_name -> runlane.v1.SessionForked
 	10, // 8: runlane.v1.Event.session_compacted:type_name -> runlane.v1.SessionCompacted
-	11, // 9: runlane.v1.Event.session_deleted:type_name -> runlane.v1.SessionDeleted
-	12, // 10: runlane.v1.Event.submission_pending:type_name -> runlane.v1.SubmissionPending
-	13, // 11: runlane.v1.Event.submission_moved:type_name -> runlane.v1.SubmissionMoved
-	14, // 12: runlane.v1.Event.submission_delivered:type_name -> runlane.v1.SubmissionDelivered
-	15, // 13: runlane.v1.Event.submission_failed:type_name -> runlane.v1.SubmissionFailed
-	16, // 14: runlane.v1.Event.submission_withdrawn:type_name -> runlane.v1.SubmissionWithdrawn
-	17, // 15: runlane.v1.Event.run_created:type_name -> runlane.v1.RunCreated
-	19, // 16: runlane.v1.Event.run_waiting:type_name -> runlane.v1.RunWaiting
-	18, // 17: runlane.v1.Event.run_cancellation_requested:type_name -> runlane.v1.RunCancellationRequested
-	20, // 18: runlane.v1.Event.run_pause_requested:type_name -> runlane.v1.RunPauseRequested
-	21, // 19: runlane.v1.Event.run_paused:type_name -> runlane.v1.RunPaused
-	22, // 20: runlane.v1.Event.run_unpaused:type_name -> runlane.v1.RunUnpaused
-	23, // 21: runlane.v1.Event.run_recovering:type_name -> runlane.v1.RunRecovering
-	24, // 22: runlane.v1.Event.run_stalled:type_name -> runlane.v1.RunStalled
-	25, // 23: runlane.v1.Event.run_ending:type_name -> runlane.v1.RunEnding
-	26, // 24: runlane.v1.Event.run_terminal:type_name -> runlane.v1.RunTerminal
-	27, // 25: runlane.v1.Event.activation_queued:type_name -> runlane.v1.ActivationQueued
-	28, // 26: runlane.v1.Event.activation_leased:type_name -> runlane.v1.ActivationLeased
-	29, // 27: runlane.v1.Event.activation_ended:type_name -> runlane.v1.ActivationEnded
-	30, // 28: runlane.v1.Event.activation_abandoned:type_name -> runlane.v1.ActivationAbandoned
-	31, // 29: runlane.v1.Event.message_appended:type_name -> runlane.v1.MessageAppended
-	32, // 30: runlane.v1.Event.model_step_reserved:type_name -> runlane.v1.ModelStepReserved
-	33, // 31: runlane.v1.Event.model_step_committed:type_name -> runlane.v1.ModelStepCommitted
-	34, // 32: runlane.v1.Event.tool_call_prepared:type_name -> runlane.v1.ToolCallPrepared
-	35, // 33: runlane.v1.Event.tool_call_claimed:type_name -> runlane.v1.ToolCallClaimed
-	36, // 34: runlane.v1.Event.tool_call_committed:type_name -> runlane.v1.ToolCallCommitted
-	37, // 35: runlane.v1.Event.tool_call_outcome_unknown:type_name -> runlane.v1.ToolCallOutcomeUnknown
-	38, // 36: runlane.v1.Event.tool_call_cancelled:type_name -> runlane.v1.ToolCallCancelled
-	39, // 37: runlane.v1.Event.interaction_opened:type_name -> runlane.v1.InteractionOpened
-	40, // 38: runlane.v1.Event.interaction_answered:type_name -> runlane.v1.InteractionAnswered
-	41, // 39: runlane.v1.Event.interaction_closed:type_name -> runlane.v1.InteractionClosed
-	42, // 40: runlane.v1.Event.child_run_started:type_name -> runlane.v1.ChildRunStarted
-	43, // 41: runlane.v1.Event.child_run_finished:type_name -> runlane.v1.ChildRunFinished
-	48, // 42: runlane.v1.SessionCompacted.usage:type_name -> runlane.v1.Usage
-	49, // 43: runlane.v1.SubmissionPending.mode:type_name -> runlane.v1.Submission.Mode
-	50, // 44: runlane.v1.SubmissionPending.route:type_name -> runlane.v1.Submission.Route
-	49, // 45: runlane.v1.SubmissionMoved.mode:type_name -> runlane.v1.Submission.Mode
-	49, // 46: runlane.v1.SubmissionDelivered.mode:type_name -> runlane.v1.Submission.Mode
-	50, // 47: runlane.v1.SubmissionDelivered.route:type_name -> runlane.v1.Submission.Route
-	49, // 48: runlane.v1.SubmissionFailed.mode:type_name -> runlane.v1.Submission.Mode
-	50, // 49: runlane.v1.SubmissionFailed.route:type_name -> runlane.v1.Submission.Route
-	51, // 50: runlane.v1.SubmissionFailed.reason:type_name -> runlane.v1.Submission.FailureReason
-	49, // 51: runlane.v1.SubmissionWithdrawn.mode:type_name -> runlane.v1.Submission.Mode
-	50, // 52: runlane.v1.SubmissionWithdrawn.route:type_name -> runlane.v1.Submission.Route
-	52, // 53: runlane.v1.RunCreated.parent:type_name -> runlane.v1.ParentRun
-	53, // 54: runlane.v1.RunWaiting.children:type_name -> runlane.v1.ChildrenWait
-	46, // 55: runlane.v1.RunRecovering.not_before_time:type_name -> google.protobuf.Timestamp
-	54, // 56: runlane.v1.RunEnding.stop_reason:type_name -> runlane.v1.Run.StopReason
-	54, // 57: runlane.v1.RunEnding.cause:type_name -> runlane.v1.Run.StopReason
-	54, // 58: runlane.v1.RunTerminal.stop_reason:type_name -> runlane.v1.Run.StopReason
-	54, // 59: runlane.v1.RunTerminal.cause:type_name -> runlane.v1.Run.StopReason
-	55, // 60: runlane.v1.RunTerminal.failure_reason:type_name -> runlane.v1.RunFailure.Reason
-	56, // 61: runlane.v1.ActivationQueued.kind:type_name -> runlane.v1.Activation.Kind
-	1,  // 62: runlane.v1.ActivationEnded.reason:type_name -> runlane.v1.ActivationEnded.Reason
-	2,  // 63: runlane.v1.ActivationAbandoned.reason:type_name -> runlane.v1.ActivationAbandoned.Reason
-	57, // 64: runlane.v1.MessageAppended.role:type_name -> runlane.v1.Message.Role
-	58, // 65: runlane.v1.MessageAppended.author:type_name -> runlane.v1.Message.Author
-	48, // 66: runlane.v1.ModelStepCommitted.usage:type_name -> runlane.v1.Usage
-	59, // 67: runlane.v1.ToolCallCommitted.outcome:type_name -> runlane.v1.ToolResult.Outcome
-	46, // 68: runlane.v1.InteractionOpened.expire_time:type_name -> google.protobuf.Timestamp
-	60, // 69: runlane.v1.InteractionOpened.proxy_for:type_name -> runlane.v1.ProxySource
-	61, // 70: runlane.v1.InteractionClosed.reason:type_name -> runlane.v1.Interaction.CloseReason
-	54, // 71: runlane.v1.ChildRunFinished.stop_reason:type_name -> runlane.v1.Run.StopReason
-	3,  // 72: runlane.v1.Delta.kind:type_name -> runlane.v1.Delta.Kind
-	62, // 73: runlane.v1.Control.phase:type_name -> runlane.v1.Run.Phase
-	63, // 74: runlane.v1.Control.activation:type_name -> runlane.v1.Activation
-	64, // 75: runlane.v1.Control.allowed_commands:type_name -> runlane.v1.Command
-	76, // [76:76] is the sub-list for method output_type
-	76, // [76:76] is the sub-list for method input_type
-	76, // [76:76] is the sub-list for extension type_name
-	76, // [76:76] is the sub-list for extension extendee
-	0,  // [0:76] is the sub-list for field type_name
+	11, // 9: runlane.v1.Event.session_imported:type_name -> runlane.v1.SessionImported
+	12, // 10: runlane.v1.Event.session_deleted:type_name -> runlane.v1.SessionDeleted
+	13, // 11: runlane.v1.Event.submission_pending:type_name -> runlane.v1.SubmissionPending
+	14, // 12: runlane.v1.Event.submission_moved:type_name -> runlane.v1.SubmissionMoved
+	15, // 13: runlane.v1.Event.submission_delivered:type_name -> runlane.v1.SubmissionDelivered
+	16, // 14: runlane.v1.Event.submission_failed:type_name -> runlane.v1.SubmissionFailed
+	17, // 15: runlane.v1.Event.submission_withdrawn:type_name -> runlane.v1.SubmissionWithdrawn
+	18, // 16: runlane.v1.Event.run_created:type_name -> runlane.v1.RunCreated
+	20, // 17: runlane.v1.Event.run_waiting:type_name -> runlane.v1.RunWaiting
+	19, // 18: runlane.v1.Event.run_cancellation_requested:type_name -> runlane.v1.RunCancellationRequested
+	21, // 19: runlane.v1.Event.run_pause_requested:type_name -> runlane.v1.RunPauseRequested
+	22, // 20: runlane.v1.Event.run_paused:type_name -> runlane.v1.RunPaused
+	23, // 21: runlane.v1.Event.run_unpaused:type_name -> runlane.v1.RunUnpaused
+	24, // 22: runlane.v1.Event.run_recovering:type_name -> runlane.v1.RunRecovering
+	25, // 23: runlane.v1.Event.run_stalled:type_name -> runlane.v1.RunStalled
+	26, // 24: runlane.v1.Event.run_ending:type_name -> runlane.v1.RunEnding
+	27, // 25: runlane.v1.Event.run_terminal:type_name -> runlane.v1.RunTerminal
+	28, // 26: runlane.v1.Event.activation_queued:type_name -> runlane.v1.ActivationQueued
+	29, // 27: runlane.v1.Event.activation_leased:type_name -> runlane.v1.ActivationLeased
+	30, // 28: runlane.v1.Event.activation_ended:type_name -> runlane.v1.ActivationEnded
+	31, // 29: runlane.v1.Event.activation_abandoned:type_name -> runlane.v1.ActivationAbandoned
+	32, // 30: runlane.v1.Event.message_appended:type_name -> runlane.v1.MessageAppended
+	33, // 31: runlane.v1.Event.model_step_reserved:type_name -> runlane.v1.ModelStepReserved
+	34, // 32: runlane.v1.Event.model_step_committed:type_name -> runlane.v1.ModelStepCommitted
+	35, // 33: runlane.v1.Event.tool_call_prepared:type_name -> runlane.v1.ToolCallPrepared
+	36, // 34: runlane.v1.Event.tool_call_claimed:type_name -> runlane.v1.ToolCallClaimed
+	37, // 35: runlane.v1.Event.tool_call_committed:type_name -> runlane.v1.ToolCallCommitted
+	38, // 36: runlane.v1.Event.tool_call_outcome_unknown:type_name -> runlane.v1.ToolCallOutcomeUnknown
+	39, // 37: runlane.v1.Event.tool_call_cancelled:type_name -> runlane.v1.ToolCallCancelled
+	40, // 38: runlane.v1.Event.interaction_opened:type_name -> runlane.v1.InteractionOpened
+	41, // 39: runlane.v1.Event.interaction_answered:type_name -> runlane.v1.InteractionAnswered
+	42, // 40: runlane.v1.Event.interaction_closed:type_name -> runlane.v1.InteractionClosed
+	43, // 41: runlane.v1.Event.child_run_started:type_name -> runlane.v1.ChildRunStarted
+	44, // 42: runlane.v1.Event.child_run_finished:type_name -> runlane.v1.ChildRunFinished
+	49, // 43: runlane.v1.SessionCompacted.usage:type_name -> runlane.v1.Usage
+	50, // 44: runlane.v1.SubmissionPending.mode:type_name -> runlane.v1.Submission.Mode
+	51, // 45: runlane.v1.SubmissionPending.route:type_name -> runlane.v1.Submission.Route
+	50, // 46: runlane.v1.SubmissionMoved.mode:type_name -> runlane.v1.Submission.Mode
+	50, // 47: runlane.v1.SubmissionDelivered.mode:type_name -> runlane.v1.Submission.Mode
+	51, // 48: runlane.v1.SubmissionDelivered.route:type_name -> runlane.v1.Submission.Route
+	50, // 49: runlane.v1.SubmissionFailed.mode:type_name -> runlane.v1.Submission.Mode
+	51, // 50: runlane.v1.SubmissionFailed.route:type_name -> runlane.v1.Submission.Route
+	52, // 51: runlane.v1.SubmissionFailed.reason:type_name -> runlane.v1.Submission.FailureReason
+	50, // 52: runlane.v1.SubmissionWithdrawn.mode:type_name -> runlane.v1.Submission.Mode
+	51, // 53: runlane.v1.SubmissionWithdrawn.route:type_name -> runlane.v1.Submission.Route
+	53, // 54: runlane.v1.RunCreated.parent:type_name -> runlane.v1.ParentRun
+	54, // 55: runlane.v1.RunWaiting.children:type_name -> runlane.v1.ChildrenWait
+	47, // 56: runlane.v1.RunRecovering.not_before_time:type_name -> google.protobuf.Timestamp
+	55, // 57: runlane.v1.RunEnding.stop_reason:type_name -> runlane.v1.Run.StopReason
+	55, // 58: runlane.v1.RunEnding.cause:type_name -> runlane.v1.Run.StopReason
+	55, // 59: runlane.v1.RunTerminal.stop_reason:type_name -> runlane.v1.Run.StopReason
+	55, // 60: runlane.v1.RunTerminal.cause:type_name -> runlane.v1.Run.StopReason
+	56, // 61: runlane.v1.RunTerminal.failure_reason:type_name -> runlane.v1.RunFailure.Reason
+	57, // 62: runlane.v1.ActivationQueued.kind:type_name -> runlane.v1.Activation.Kind
+	1,  // 63: runlane.v1.ActivationEnded.reason:type_name -> runlane.v1.ActivationEnded.Reason
+	2,  // 64: runlane.v1.ActivationAbandoned.reason:type_name -> runlane.v1.ActivationAbandoned.Reason
+	58, // 65: runlane.v1.MessageAppended.role:type_name -> runlane.v1.Message.Role
+	59, // 66: runlane.v1.MessageAppended.author:type_name -> runlane.v1.Message.Author
+	49, // 67: runlane.v1.ModelStepCommitted.usage:type_name -> runlane.v1.Usage
+	60, // 68: runlane.v1.ToolCallCommitted.outcome:type_name -> runlane.v1.ToolResult.Outcome
+	47, // 69: runlane.v1.InteractionOpened.expire_time:type_name -> google.protobuf.Timestamp
+	61, // 70: runlane.v1.InteractionOpened.proxy_for:type_name -> runlane.v1.ProxySource
+	62, // 71: runlane.v1.InteractionClosed.reason:type_name -> runlane.v1.Interaction.CloseReason
+	55, // 72: runlane.v1.ChildRunFinished.stop_reason:type_name -> runlane.v1.Run.StopReason
+	3,  // 73: runlane.v1.Delta.kind:type_name -> runlane.v1.Delta.Kind
+	63, // 74: runlane.v1.Control.phase:type_name -> runlane.v1.Run.Phase
+	64, // 75: runlane.v1.Control.activation:type_name -> runlane.v1.Activation
+	65, // 76: runlane.v1.Control.allowed_commands:type_name -> runlane.v1.Command
+	77, // [77:77] is the sub-list for method output_type
+	77, // [77:77] is the sub-list for method input_type
+	77, // [77:77] is the sub-list for extension type_name
+	77, // [77:77] is the sub-list for extension extendee
+	0,  // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_runlane_v1_event_proto_init() }
@@ -4256,6 +4360,7 @@ func file_runlane_v1_event_proto_init() {
 		(*Event_SessionReopened)(nil),
 		(*Event_SessionForked)(nil),
 		(*Event_SessionCompacted)(nil),
+		(*Event_SessionImported)(nil),
 		(*Event_SessionDeleted)(nil),
 		(*Event_SubmissionPending)(nil),
 		(*Event_SubmissionMoved)(nil),
@@ -4290,7 +4395,7 @@ func file_runlane_v1_event_proto_init() {
 		(*Event_ChildRunStarted)(nil),
 		(*Event_ChildRunFinished)(nil),
 	}
-	file_runlane_v1_event_proto_msgTypes[40].OneofWrappers = []any{
+	file_runlane_v1_event_proto_msgTypes[41].OneofWrappers = []any{
 		(*Delta_AppendText)(nil),
 		(*Delta_SnapshotText)(nil),
 		(*Delta_BlockDone)(nil),
@@ -4301,7 +4406,7 @@ func file_runlane_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runlane_v1_event_proto_rawDesc), len(file_runlane_v1_event_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   42,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -2528,12 +2528,113 @@ func (x *ListInteractionsResponse) GetNextPageToken() string {
 	return ""
 }
 
+// Request of ExportSession.
+type ExportSessionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The session; required.
+	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// Also give the events of the session. They are of no use to an import.
+	IncludeEvents bool `protobuf:"varint,2,opt,name=include_events,json=includeEvents,proto3" json:"include_events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportSessionRequest) Reset() {
+	*x = ExportSessionRequest{}
+	mi := &file_runlane_v1_history_service_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportSessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportSessionRequest) ProtoMessage() {}
+
+func (x *ExportSessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_runlane_v1_history_service_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportSessionRequest.ProtoReflect.Descriptor instead.
+func (*ExportSessionRequest) Descriptor() ([]byte, []int) {
+	return file_runlane_v1_history_service_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ExportSessionRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *ExportSessionRequest) GetIncludeEvents() bool {
+	if x != nil {
+		return x.IncludeEvents
+	}
+	return false
+}
+
+// Answer of ExportSession.
+type ExportSessionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The next records.
+	Records       []*ArchiveRecord `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportSessionResponse) Reset() {
+	*x = ExportSessionResponse{}
+	mi := &file_runlane_v1_history_service_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportSessionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportSessionResponse) ProtoMessage() {}
+
+func (x *ExportSessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_runlane_v1_history_service_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportSessionResponse.ProtoReflect.Descriptor instead.
+func (*ExportSessionResponse) Descriptor() ([]byte, []int) {
+	return file_runlane_v1_history_service_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ExportSessionResponse) GetRecords() []*ArchiveRecord {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
 var File_runlane_v1_history_service_proto protoreflect.FileDescriptor
 
 const file_runlane_v1_history_service_proto_rawDesc = "" +
 	"\n" +
 	" runlane/v1/history_service.proto\x12\n" +
-	"runlane.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16runlane/v1/event.proto\x1a!runlane/v1/executor_service.proto\x1a\x1crunlane/v1/interaction.proto\x1a\x18runlane/v1/message.proto\x1a\x14runlane/v1/run.proto\x1a\x18runlane/v1/session.proto\x1a\x1brunlane/v1/submission.proto\"\xd5\x04\n" +
+	"runlane.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18runlane/v1/archive.proto\x1a\x16runlane/v1/event.proto\x1a!runlane/v1/executor_service.proto\x1a\x1crunlane/v1/interaction.proto\x1a\x18runlane/v1/message.proto\x1a\x14runlane/v1/run.proto\x1a\x18runlane/v1/session.proto\x1a\x1brunlane/v1/submission.proto\"\xd5\x04\n" +
 	"\x13ListSessionsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -2739,7 +2840,13 @@ const file_runlane_v1_history_service_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\x0e2\x1d.runlane.v1.Interaction.StateR\x05state\"\x7f\n" +
 	"\x18ListInteractionsResponse\x12;\n" +
 	"\finteractions\x18\x01 \x03(\v2\x17.runlane.v1.InteractionR\finteractions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\x8e\v\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\\\n" +
+	"\x14ExportSessionRequest\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x12%\n" +
+	"\x0einclude_events\x18\x02 \x01(\bR\rincludeEvents\"L\n" +
+	"\x15ExportSessionResponse\x123\n" +
+	"\arecords\x18\x01 \x03(\v2\x19.runlane.v1.ArchiveRecordR\arecords2\xeb\v\n" +
 	"\x0eHistoryService\x12V\n" +
 	"\fListSessions\x12\x1f.runlane.v1.ListSessionsRequest\x1a .runlane.v1.ListSessionsResponse\"\x03\x90\x02\x01\x12J\n" +
 	"\bListRuns\x12\x1b.runlane.v1.ListRunsRequest\x1a\x1c.runlane.v1.ListRunsResponse\"\x03\x90\x02\x01\x12Y\n" +
@@ -2758,7 +2865,8 @@ const file_runlane_v1_history_service_proto_rawDesc = "" +
 	"\vForkSession\x12\x1e.runlane.v1.ForkSessionRequest\x1a\x1f.runlane.v1.ForkSessionResponse\x12P\n" +
 	"\n" +
 	"GetLineage\x12\x1d.runlane.v1.GetLineageRequest\x1a\x1e.runlane.v1.GetLineageResponse\"\x03\x90\x02\x01\x12a\n" +
-	"\x0fStreamRunEvents\x12\".runlane.v1.StreamRunEventsRequest\x1a#.runlane.v1.StreamRunEventsResponse\"\x03\x90\x02\x010\x01B\x9f\x01\n" +
+	"\x0fStreamRunEvents\x12\".runlane.v1.StreamRunEventsRequest\x1a#.runlane.v1.StreamRunEventsResponse\"\x03\x90\x02\x010\x01\x12[\n" +
+	"\rExportSession\x12 .runlane.v1.ExportSessionRequest\x1a!.runlane.v1.ExportSessionResponse\"\x03\x90\x02\x010\x01B\x9f\x01\n" +
 	"\x0ecom.runlane.v1B\x13HistoryServiceProtoP\x01Z/github.com/runlane/runlane/clients/go/runlanev1\xa2\x02\x03RXX\xaa\x02\n" +
 	"Runlane.V1\xca\x02\n" +
 	"Runlane\\V1\xe2\x02\x16Runlane\\V1\\GPBMetadata\xea\x02\vRunlane::V1b\x06proto3"
@@ -2776,7 +2884,7 @@ func file_runlane_v1_history_service_proto_rawDescGZIP() []byte {
 }
 
 var file_runlane_v1_history_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_runlane_v1_history_service_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_runlane_v1_history_service_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_runlane_v1_history_service_proto_goTypes = []any{
 	(ListSessionsRequest_Order)(0),   // 0: runlane.v1.ListSessionsRequest.Order
 	(*ListSessionsRequest)(nil),      // 1: runlane.v1.ListSessionsRequest
@@ -2814,111 +2922,117 @@ var file_runlane_v1_history_service_proto_goTypes = []any{
 	(*ListToolCallsResponse)(nil),    // 33: runlane.v1.ListToolCallsResponse
 	(*ListInteractionsRequest)(nil),  // 34: runlane.v1.ListInteractionsRequest
 	(*ListInteractionsResponse)(nil), // 35: runlane.v1.ListInteractionsResponse
-	nil,                              // 36: runlane.v1.ListSessionsRequest.LabelsEntry
-	nil,                              // 37: runlane.v1.ForkSessionRequest.LabelsEntry
-	nil,                              // 38: runlane.v1.ForkInput.MetadataEntry
-	(Session_State)(0),               // 39: runlane.v1.Session.State
-	(*timestamppb.Timestamp)(nil),    // 40: google.protobuf.Timestamp
-	(*Session)(nil),                  // 41: runlane.v1.Session
-	(Run_Phase)(0),                   // 42: runlane.v1.Run.Phase
-	(*Run)(nil),                      // 43: runlane.v1.Run
-	(*durationpb.Duration)(nil),      // 44: google.protobuf.Duration
-	(*Message)(nil),                  // 45: runlane.v1.Message
-	(Submission_State)(0),            // 46: runlane.v1.Submission.State
-	(*Submission)(nil),               // 47: runlane.v1.Submission
-	(Event_Type)(0),                  // 48: runlane.v1.Event.Type
-	(*Event)(nil),                    // 49: runlane.v1.Event
-	(Message_Role)(0),                // 50: runlane.v1.Message.Role
-	(Run_StopReason)(0),              // 51: runlane.v1.Run.StopReason
-	(*Summary)(nil),                  // 52: runlane.v1.Summary
-	(*RunOptions)(nil),               // 53: runlane.v1.RunOptions
-	(*Block)(nil),                    // 54: runlane.v1.Block
-	(*ForkSource)(nil),               // 55: runlane.v1.ForkSource
-	(*ParentRun)(nil),                // 56: runlane.v1.ParentRun
-	(*ToolCall)(nil),                 // 57: runlane.v1.ToolCall
-	(Interaction_State)(0),           // 58: runlane.v1.Interaction.State
-	(*Interaction)(nil),              // 59: runlane.v1.Interaction
+	(*ExportSessionRequest)(nil),     // 36: runlane.v1.ExportSessionRequest
+	(*ExportSessionResponse)(nil),    // 37: runlane.v1.ExportSessionResponse
+	nil,                              // 38: runlane.v1.ListSessionsRequest.LabelsEntry
+	nil,                              // 39: runlane.v1.ForkSessionRequest.LabelsEntry
+	nil,                              // 40: runlane.v1.ForkInput.MetadataEntry
+	(Session_State)(0),               // 41: runlane.v1.Session.State
+	(*timestamppb.Timestamp)(nil),    // 42: google.protobuf.Timestamp
+	(*Session)(nil),                  // 43: runlane.v1.Session
+	(Run_Phase)(0),                   // 44: runlane.v1.Run.Phase
+	(*Run)(nil),                      // 45: runlane.v1.Run
+	(*durationpb.Duration)(nil),      // 46: google.protobuf.Duration
+	(*Message)(nil),                  // 47: runlane.v1.Message
+	(Submission_State)(0),            // 48: runlane.v1.Submission.State
+	(*Submission)(nil),               // 49: runlane.v1.Submission
+	(Event_Type)(0),                  // 50: runlane.v1.Event.Type
+	(*Event)(nil),                    // 51: runlane.v1.Event
+	(Message_Role)(0),                // 52: runlane.v1.Message.Role
+	(Run_StopReason)(0),              // 53: runlane.v1.Run.StopReason
+	(*Summary)(nil),                  // 54: runlane.v1.Summary
+	(*RunOptions)(nil),               // 55: runlane.v1.RunOptions
+	(*Block)(nil),                    // 56: runlane.v1.Block
+	(*ForkSource)(nil),               // 57: runlane.v1.ForkSource
+	(*ParentRun)(nil),                // 58: runlane.v1.ParentRun
+	(*ToolCall)(nil),                 // 59: runlane.v1.ToolCall
+	(Interaction_State)(0),           // 60: runlane.v1.Interaction.State
+	(*Interaction)(nil),              // 61: runlane.v1.Interaction
+	(*ArchiveRecord)(nil),            // 62: runlane.v1.ArchiveRecord
 }
 var file_runlane_v1_history_service_proto_depIdxs = []int32{
-	36, // 0: runlane.v1.ListSessionsRequest.labels:type_name -> runlane.v1.ListSessionsRequest.LabelsEntry
-	39, // 1: runlane.v1.ListSessionsRequest.state:type_name -> runlane.v1.Session.State
-	40, // 2: runlane.v1.ListSessionsRequest.create_time_from:type_name -> google.protobuf.Timestamp
-	40, // 3: runlane.v1.ListSessionsRequest.create_time_before:type_name -> google.protobuf.Timestamp
+	38, // 0: runlane.v1.ListSessionsRequest.labels:type_name -> runlane.v1.ListSessionsRequest.LabelsEntry
+	41, // 1: runlane.v1.ListSessionsRequest.state:type_name -> runlane.v1.Session.State
+	42, // 2: runlane.v1.ListSessionsRequest.create_time_from:type_name -> google.protobuf.Timestamp
+	42, // 3: runlane.v1.ListSessionsRequest.create_time_before:type_name -> google.protobuf.Timestamp
 	0,  // 4: runlane.v1.ListSessionsRequest.order:type_name -> runlane.v1.ListSessionsRequest.Order
-	41, // 5: runlane.v1.ListSessionsResponse.sessions:type_name -> runlane.v1.Session
-	42, // 6: runlane.v1.ListRunsRequest.phases:type_name -> runlane.v1.Run.Phase
-	43, // 7: runlane.v1.ListRunsResponse.runs:type_name -> runlane.v1.Run
-	43, // 8: runlane.v1.ListChildRunsResponse.runs:type_name -> runlane.v1.Run
-	43, // 9: runlane.v1.GetRunResponse.run:type_name -> runlane.v1.Run
-	44, // 10: runlane.v1.WaitRunRequest.wait_duration:type_name -> google.protobuf.Duration
-	43, // 11: runlane.v1.WaitRunResponse.run:type_name -> runlane.v1.Run
-	45, // 12: runlane.v1.WaitRunResponse.output:type_name -> runlane.v1.Message
-	46, // 13: runlane.v1.ListSubmissionsRequest.states:type_name -> runlane.v1.Submission.State
-	47, // 14: runlane.v1.ListSubmissionsResponse.submissions:type_name -> runlane.v1.Submission
-	48, // 15: runlane.v1.ListEventsRequest.types:type_name -> runlane.v1.Event.Type
-	49, // 16: runlane.v1.ListEventsResponse.events:type_name -> runlane.v1.Event
-	50, // 17: runlane.v1.ListMessagesRequest.roles:type_name -> runlane.v1.Message.Role
-	45, // 18: runlane.v1.ListMessagesResponse.messages:type_name -> runlane.v1.Message
-	45, // 19: runlane.v1.StreamMessagesResponse.messages:type_name -> runlane.v1.Message
+	43, // 5: runlane.v1.ListSessionsResponse.sessions:type_name -> runlane.v1.Session
+	44, // 6: runlane.v1.ListRunsRequest.phases:type_name -> runlane.v1.Run.Phase
+	45, // 7: runlane.v1.ListRunsResponse.runs:type_name -> runlane.v1.Run
+	45, // 8: runlane.v1.ListChildRunsResponse.runs:type_name -> runlane.v1.Run
+	45, // 9: runlane.v1.GetRunResponse.run:type_name -> runlane.v1.Run
+	46, // 10: runlane.v1.WaitRunRequest.wait_duration:type_name -> google.protobuf.Duration
+	45, // 11: runlane.v1.WaitRunResponse.run:type_name -> runlane.v1.Run
+	47, // 12: runlane.v1.WaitRunResponse.output:type_name -> runlane.v1.Message
+	48, // 13: runlane.v1.ListSubmissionsRequest.states:type_name -> runlane.v1.Submission.State
+	49, // 14: runlane.v1.ListSubmissionsResponse.submissions:type_name -> runlane.v1.Submission
+	50, // 15: runlane.v1.ListEventsRequest.types:type_name -> runlane.v1.Event.Type
+	51, // 16: runlane.v1.ListEventsResponse.events:type_name -> runlane.v1.Event
+	52, // 17: runlane.v1.ListMessagesRequest.roles:type_name -> runlane.v1.Message.Role
+	47, // 18: runlane.v1.ListMessagesResponse.messages:type_name -> runlane.v1.Message
+	47, // 19: runlane.v1.StreamMessagesResponse.messages:type_name -> runlane.v1.Message
 	21, // 20: runlane.v1.ListForkPointsResponse.fork_points:type_name -> runlane.v1.ForkPoint
-	51, // 21: runlane.v1.ForkPoint.stop_reason:type_name -> runlane.v1.Run.StopReason
-	40, // 22: runlane.v1.ForkPoint.create_time:type_name -> google.protobuf.Timestamp
-	40, // 23: runlane.v1.ForkPoint.end_time:type_name -> google.protobuf.Timestamp
-	45, // 24: runlane.v1.GetHistoryAtRunResponse.messages:type_name -> runlane.v1.Message
+	53, // 21: runlane.v1.ForkPoint.stop_reason:type_name -> runlane.v1.Run.StopReason
+	42, // 22: runlane.v1.ForkPoint.create_time:type_name -> google.protobuf.Timestamp
+	42, // 23: runlane.v1.ForkPoint.end_time:type_name -> google.protobuf.Timestamp
+	47, // 24: runlane.v1.GetHistoryAtRunResponse.messages:type_name -> runlane.v1.Message
 	24, // 25: runlane.v1.GetHistoryAtRunResponse.header:type_name -> runlane.v1.HistoryHeader
-	43, // 26: runlane.v1.HistoryHeader.run:type_name -> runlane.v1.Run
-	52, // 27: runlane.v1.HistoryHeader.summary:type_name -> runlane.v1.Summary
-	37, // 28: runlane.v1.ForkSessionRequest.labels:type_name -> runlane.v1.ForkSessionRequest.LabelsEntry
+	45, // 26: runlane.v1.HistoryHeader.run:type_name -> runlane.v1.Run
+	54, // 27: runlane.v1.HistoryHeader.summary:type_name -> runlane.v1.Summary
+	39, // 28: runlane.v1.ForkSessionRequest.labels:type_name -> runlane.v1.ForkSessionRequest.LabelsEntry
 	26, // 29: runlane.v1.ForkSessionRequest.input:type_name -> runlane.v1.ForkInput
-	53, // 30: runlane.v1.ForkInput.run_options:type_name -> runlane.v1.RunOptions
-	54, // 31: runlane.v1.ForkInput.content:type_name -> runlane.v1.Block
-	38, // 32: runlane.v1.ForkInput.metadata:type_name -> runlane.v1.ForkInput.MetadataEntry
-	41, // 33: runlane.v1.ForkSessionResponse.session:type_name -> runlane.v1.Session
-	47, // 34: runlane.v1.ForkSessionResponse.submission:type_name -> runlane.v1.Submission
-	41, // 35: runlane.v1.GetLineageResponse.forks:type_name -> runlane.v1.Session
-	55, // 36: runlane.v1.GetLineageResponse.ancestors:type_name -> runlane.v1.ForkSource
-	56, // 37: runlane.v1.GetLineageResponse.parents:type_name -> runlane.v1.ParentRun
-	49, // 38: runlane.v1.StreamRunEventsResponse.events:type_name -> runlane.v1.Event
-	57, // 39: runlane.v1.ListToolCallsResponse.tool_calls:type_name -> runlane.v1.ToolCall
-	58, // 40: runlane.v1.ListInteractionsRequest.state:type_name -> runlane.v1.Interaction.State
-	59, // 41: runlane.v1.ListInteractionsResponse.interactions:type_name -> runlane.v1.Interaction
-	1,  // 42: runlane.v1.HistoryService.ListSessions:input_type -> runlane.v1.ListSessionsRequest
-	3,  // 43: runlane.v1.HistoryService.ListRuns:input_type -> runlane.v1.ListRunsRequest
-	5,  // 44: runlane.v1.HistoryService.ListChildRuns:input_type -> runlane.v1.ListChildRunsRequest
-	7,  // 45: runlane.v1.HistoryService.GetRun:input_type -> runlane.v1.GetRunRequest
-	9,  // 46: runlane.v1.HistoryService.WaitRun:input_type -> runlane.v1.WaitRunRequest
-	11, // 47: runlane.v1.HistoryService.ListSubmissions:input_type -> runlane.v1.ListSubmissionsRequest
-	13, // 48: runlane.v1.HistoryService.ListEvents:input_type -> runlane.v1.ListEventsRequest
-	15, // 49: runlane.v1.HistoryService.ListMessages:input_type -> runlane.v1.ListMessagesRequest
-	17, // 50: runlane.v1.HistoryService.StreamMessages:input_type -> runlane.v1.StreamMessagesRequest
-	19, // 51: runlane.v1.HistoryService.ListForkPoints:input_type -> runlane.v1.ListForkPointsRequest
-	22, // 52: runlane.v1.HistoryService.GetHistoryAtRun:input_type -> runlane.v1.GetHistoryAtRunRequest
-	32, // 53: runlane.v1.HistoryService.ListToolCalls:input_type -> runlane.v1.ListToolCallsRequest
-	34, // 54: runlane.v1.HistoryService.ListInteractions:input_type -> runlane.v1.ListInteractionsRequest
-	25, // 55: runlane.v1.HistoryService.ForkSession:input_type -> runlane.v1.ForkSessionRequest
-	28, // 56: runlane.v1.HistoryService.GetLineage:input_type -> runlane.v1.GetLineageRequest
-	30, // 57: runlane.v1.HistoryService.StreamRunEvents:input_type -> runlane.v1.StreamRunEventsRequest
-	2,  // 58: runlane.v1.HistoryService.ListSessions:output_type -> runlane.v1.ListSessionsResponse
-	4,  // 59: runlane.v1.HistoryService.ListRuns:output_type -> runlane.v1.ListRunsResponse
-	6,  // 60: runlane.v1.HistoryService.ListChildRuns:output_type -> runlane.v1.ListChildRunsResponse
-	8,  // 61: runlane.v1.HistoryService.GetRun:output_type -> runlane.v1.GetRunResponse
-	10, // 62: runlane.v1.HistoryService.WaitRun:output_type -> runlane.v1.WaitRunResponse
-	12, // 63: runlane.v1.HistoryService.ListSubmissions:output_type -> runlane.v1.ListSubmissionsResponse
-	14, // 64: runlane.v1.HistoryService.ListEvents:output_type -> runlane.v1.ListEventsResponse
-	16, // 65: runlane.v1.HistoryService.ListMessages:output_type -> runlane.v1.ListMessagesResponse
-	18, // 66: runlane.v1.HistoryService.StreamMessages:output_type -> runlane.v1.StreamMessagesResponse
-	20, // 67: runlane.v1.HistoryService.ListForkPoints:output_type -> runlane.v1.ListForkPointsResponse
-	23, // 68: runlane.v1.HistoryService.GetHistoryAtRun:output_type -> runlane.v1.GetHistoryAtRunResponse
-	33, // 69: runlane.v1.HistoryService.ListToolCalls:output_type -> runlane.v1.ListToolCallsResponse
-	35, // 70: runlane.v1.HistoryService.ListInteractions:output_type -> runlane.v1.ListInteractionsResponse
-	27, // 71: runlane.v1.HistoryService.ForkSession:output_type -> runlane.v1.ForkSessionResponse
-	29, // 72: runlane.v1.HistoryService.GetLineage:output_type -> runlane.v1.GetLineageResponse
-	31, // 73: runlane.v1.HistoryService.StreamRunEvents:output_type -> runlane.v1.StreamRunEventsResponse
-	58, // [58:74] is the sub-list for method output_type
-	42, // [42:58] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	55, // 30: runlane.v1.ForkInput.run_options:type_name -> runlane.v1.RunOptions
+	56, // 31: runlane.v1.ForkInput.content:type_name -> runlane.v1.Block
+	40, // 32: runlane.v1.ForkInput.metadata:type_name -> runlane.v1.ForkInput.MetadataEntry
+	43, // 33: runlane.v1.ForkSessionResponse.session:type_name -> runlane.v1.Session
+	49, // 34: runlane.v1.ForkSessionResponse.submission:type_name -> runlane.v1.Submission
+	43, // 35: runlane.v1.GetLineageResponse.forks:type_name -> runlane.v1.Session
+	57, // 36: runlane.v1.GetLineageResponse.ancestors:type_name -> runlane.v1.ForkSource
+	58, // 37: runlane.v1.GetLineageResponse.parents:type_name -> runlane.v1.ParentRun
+	51, // 38: runlane.v1.StreamRunEventsResponse.events:type_name -> runlane.v1.Event
+	59, // 39: runlane.v1.ListToolCallsResponse.tool_calls:type_name -> runlane.v1.ToolCall
+	60, // 40: runlane.v1.ListInteractionsRequest.state:type_name -> runlane.v1.Interaction.State
+	61, // 41: runlane.v1.ListInteractionsResponse.interactions:type_name -> runlane.v1.Interaction
+	62, // 42: runlane.v1.ExportSessionResponse.records:type_name -> runlane.v1.ArchiveRecord
+	1,  // 43: runlane.v1.HistoryService.ListSessions:input_type -> runlane.v1.ListSessionsRequest
+	3,  // 44: runlane.v1.HistoryService.ListRuns:input_type -> runlane.v1.ListRunsRequest
+	5,  // 45: runlane.v1.HistoryService.ListChildRuns:input_type -> runlane.v1.ListChildRunsRequest
+	7,  // 46: runlane.v1.HistoryService.GetRun:input_type -> runlane.v1.GetRunRequest
+	9,  // 47: runlane.v1.HistoryService.WaitRun:input_type -> runlane.v1.WaitRunRequest
+	11, // 48: runlane.v1.HistoryService.ListSubmissions:input_type -> runlane.v1.ListSubmissionsRequest
+	13, // 49: runlane.v1.HistoryService.ListEvents:input_type -> runlane.v1.ListEventsRequest
+	15, // 50: runlane.v1.HistoryService.ListMessages:input_type -> runlane.v1.ListMessagesRequest
+	17, // 51: runlane.v1.HistoryService.StreamMessages:input_type -> runlane.v1.StreamMessagesRequest
+	19, // 52: runlane.v1.HistoryService.ListForkPoints:input_type -> runlane.v1.ListForkPointsRequest
+	22, // 53: runlane.v1.HistoryService.GetHistoryAtRun:input_type -> runlane.v1.GetHistoryAtRunRequest
+	32, // 54: runlane.v1.HistoryService.ListToolCalls:input_type -> runlane.v1.ListToolCallsRequest
+	34, // 55: runlane.v1.HistoryService.ListInteractions:input_type -> runlane.v1.ListInteractionsRequest
+	25, // 56: runlane.v1.HistoryService.ForkSession:input_type -> runlane.v1.ForkSessionRequest
+	28, // 57: runlane.v1.HistoryService.GetLineage:input_type -> runlane.v1.GetLineageRequest
+	30, // 58: runlane.v1.HistoryService.StreamRunEvents:input_type -> runlane.v1.StreamRunEventsRequest
+	36, // 59: runlane.v1.HistoryService.ExportSession:input_type -> runlane.v1.ExportSessionRequest
+	2,  // 60: runlane.v1.HistoryService.ListSessions:output_type -> runlane.v1.ListSessionsResponse
+	4,  // 61: runlane.v1.HistoryService.ListRuns:output_type -> runlane.v1.ListRunsResponse
+	6,  // 62: runlane.v1.HistoryService.ListChildRuns:output_type -> runlane.v1.ListChildRunsResponse
+	8,  // 63: runlane.v1.HistoryService.GetRun:output_type -> runlane.v1.GetRunResponse
+	10, // 64: runlane.v1.HistoryService.WaitRun:output_type -> runlane.v1.WaitRunResponse
+	12, // 65: runlane.v1.HistoryService.ListSubmissions:output_type -> runlane.v1.ListSubmissionsResponse
+	14, // 66: runlane.v1.HistoryService.ListEvents:output_type -> runlane.v1.ListEventsResponse
+	16, // 67: runlane.v1.HistoryService.ListMessages:output_type -> runlane.v1.ListMessagesResponse
+	18, // 68: runlane.v1.HistoryService.StreamMessages:output_type -> runlane.v1.StreamMessagesResponse
+	20, // 69: runlane.v1.HistoryService.ListForkPoints:output_type -> runlane.v1.ListForkPointsResponse
+	23, // 70: runlane.v1.HistoryService.GetHistoryAtRun:output_type -> runlane.v1.GetHistoryAtRunResponse
+	33, // 71: runlane.v1.HistoryService.ListToolCalls:output_type -> runlane.v1.ListToolCallsResponse
+	35, // 72: runlane.v1.HistoryService.ListInteractions:output_type -> runlane.v1.ListInteractionsResponse
+	27, // 73: runlane.v1.HistoryService.ForkSession:output_type -> runlane.v1.ForkSessionResponse
+	29, // 74: runlane.v1.HistoryService.GetLineage:output_type -> runlane.v1.GetLineageResponse
+	31, // 75: runlane.v1.HistoryService.StreamRunEvents:output_type -> runlane.v1.StreamRunEventsResponse
+	37, // 76: runlane.v1.HistoryService.ExportSession:output_type -> runlane.v1.ExportSessionResponse
+	60, // [60:77] is the sub-list for method output_type
+	43, // [43:60] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_runlane_v1_history_service_proto_init() }
@@ -2926,6 +3040,7 @@ func file_runlane_v1_history_service_proto_init() {
 	if File_runlane_v1_history_service_proto != nil {
 		return
 	}
+	file_runlane_v1_archive_proto_init()
 	file_runlane_v1_event_proto_init()
 	file_runlane_v1_executor_service_proto_init()
 	file_runlane_v1_interaction_proto_init()
@@ -2951,7 +3066,7 @@ func file_runlane_v1_history_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runlane_v1_history_service_proto_rawDesc), len(file_runlane_v1_history_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

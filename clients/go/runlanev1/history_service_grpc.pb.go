@@ -35,6 +35,7 @@ const (
 	HistoryService_ForkSession_FullMethodName      = "/runlane.v1.HistoryService/ForkSession"
 	HistoryService_GetLineage_FullMethodName       = "/runlane.v1.HistoryService/GetLineage"
 	HistoryService_StreamRunEvents_FullMethodName  = "/runlane.v1.HistoryService/StreamRunEvents"
+	HistoryService_ExportSession_FullMethodName    = "/runlane.v1.HistoryService/ExportSession"
 )
 
 // HistoryServiceClient is the client API for HistoryService service.
@@ -92,6 +93,19 @@ type HistoryServiceClient interface {
 	// event, or at the end with follow = false. Fails with RUN_NOT_FOUND, STREAM_LIMIT,
 	// DRAINING, STREAM_ENDED.
 	StreamRunEvents(ctx context.Context, in *StreamRunEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StreamRunEventsResponse], error)
+	// Exports a session: all that is committed of its history at the time of the call, as the
+	// records of an archive, in answers of at most 256 records and 1 MiB, or one record.
+	//
+	// Not in it are pending input, interactions, and the sessions of child runs, which are
+	// exported one by one. Whatever the session is doing, the archive is of a session at rest:
+	// a run that is live is in it as it would be if it were cancelled at this moment. It ended
+	// CANCELLED, or OUTCOME_UNKNOWN where a call is claimed that is not idempotent, and each of
+	// its calls without a result has a message that stands in for it. The session itself is
+	// neither held nor changed. An export that was cut off is made anew, from the first record.
+	//
+	// Fails with SESSION_NOT_FOUND, also where the session is deleted meanwhile; DRAINING,
+	// STREAM_ENDED.
+	ExportSession(ctx context.Context, in *ExportSessionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportSessionResponse], error)
 }
 
 type historyServiceClient struct {
@@ -289,6 +303,25 @@ func (c *historyServiceClient) StreamRunEvents(ctx context.Context, in *StreamRu
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type HistoryService_StreamRunEventsClient = grpc.ServerStreamingClient[StreamRunEventsResponse]
 
+func (c *historyServiceClient) ExportSession(ctx context.Context, in *ExportSessionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportSessionResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &HistoryService_ServiceDesc.Streams[3], HistoryService_ExportSession_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExportSessionRequest, ExportSessionResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type HistoryService_ExportSessionClient = grpc.ServerStreamingClient[ExportSessionResponse]
+
 // HistoryServiceServer is the server API for HistoryService service.
 // All implementations must embed UnimplementedHistoryServiceServer
 // for forward compatibility.
@@ -344,6 +377,19 @@ type HistoryServiceServer interface {
 	// event, or at the end with follow = false. Fails with RUN_NOT_FOUND, STREAM_LIMIT,
 	// DRAINING, STREAM_ENDED.
 	StreamRunEvents(*StreamRunEventsRequest, grpc.ServerStreamingServer[StreamRunEventsResponse]) error
+	// Exports a session: all that is committed of its history at the time of the call, as the
+	// records of an archive, in answers of at most 256 records and 1 MiB, or one record.
+	//
+	// Not in it are pending input, interactions, and the sessions of child runs, which are
+	// exported one by one. Whatever the session is doing, the archive is of a session at rest:
+	// a run that is live is in it as it would be if it were cancelled at this moment. It ended
+	// CANCELLED, or OUTCOME_UNKNOWN where a call is claimed that is not idempotent, and each of
+	// its calls without a result has a message that stands in for it. The session itself is
+	// neither held nor changed. An export that was cut off is made anew, from the first record.
+	//
+	// Fails with SESSION_NOT_FOUND, also where the session is deleted meanwhile; DRAINING,
+	// STREAM_ENDED.
+	ExportSession(*ExportSessionRequest, grpc.ServerStreamingServer[ExportSessionResponse]) error
 	mustEmbedUnimplementedHistoryServiceServer()
 }
 
@@ -401,6 +447,9 @@ func (UnimplementedHistoryServiceServer) GetLineage(context.Context, *GetLineage
 }
 func (UnimplementedHistoryServiceServer) StreamRunEvents(*StreamRunEventsRequest, grpc.ServerStreamingServer[StreamRunEventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method StreamRunEvents not implemented")
+}
+func (UnimplementedHistoryServiceServer) ExportSession(*ExportSessionRequest, grpc.ServerStreamingServer[ExportSessionResponse]) error {
+	return status.Error(codes.Unimplemented, "method ExportSession not implemented")
 }
 func (UnimplementedHistoryServiceServer) mustEmbedUnimplementedHistoryServiceServer() {}
 func (UnimplementedHistoryServiceServer) testEmbeddedByValue()                        {}
@@ -690,6 +739,17 @@ func _HistoryService_StreamRunEvents_Handler(srv interface{}, stream grpc.Server
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type HistoryService_StreamRunEventsServer = grpc.ServerStreamingServer[StreamRunEventsResponse]
 
+func _HistoryService_ExportSession_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ExportSessionRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(HistoryServiceServer).ExportSession(m, &grpc.GenericServerStream[ExportSessionRequest, ExportSessionResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type HistoryService_ExportSessionServer = grpc.ServerStreamingServer[ExportSessionResponse]
+
 // HistoryService_ServiceDesc is the grpc.ServiceDesc for HistoryService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -764,6 +824,11 @@ var HistoryService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "StreamRunEvents",
 			Handler:       _HistoryService_StreamRunEvents_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ExportSession",
+			Handler:       _HistoryService_ExportSession_Handler,
 			ServerStreams: true,
 		},
 	},

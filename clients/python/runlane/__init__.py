@@ -7,6 +7,9 @@ from runlane._access_calls import (
     ApiKey,
     CreatedKey,
 )
+from runlane._archive_calls import (
+    ImportedSession,
+)
 from runlane._client import (
     Client,
 )
@@ -152,6 +155,11 @@ from runlane._run_models import (
     ToolCall,
     Usage,
 )
+from runlane._transcripts import (
+    Transcript,
+    TranscriptError,
+    read_transcripts,
+)
 from runlane.errors import (
     ActivationMismatch,
     AgentNotFound,
@@ -263,6 +271,7 @@ __all__ = [
     "FormAnswer",
     "FormPrompt",
     "HistoryAtRun",
+    "ImportedSession",
     "Input",
     "InputEmpty",
     "Interaction",
@@ -386,10 +395,13 @@ __all__ = [
     "ToolSource",
     "ToolSpec",
     "ToolUseBlock",
+    "Transcript",
+    "TranscriptError",
     "TransportError",
     "UnknownBlock",
     "UnknownEvent",
     "Usage",
     "Verdict",
+    "read_transcripts",
     "tool",
 ]

@@ -9,6 +9,7 @@ import grpc.aio
 
 from runlane._access import Tls, call_metadata, channel_credentials
 from runlane._access_calls import AccessCalls
+from runlane._archive_calls import ArchiveCalls
 from runlane._calls import Caller
 from runlane._content import Input
 from runlane._control_calls import ControlCalls
@@ -33,7 +34,7 @@ _STOPS: Final = (
 _LOOK: Final = 1.0
 
 
-class Client(SessionCalls, ControlCalls, HistoryCalls, AccessCalls):
+class Client(SessionCalls, ControlCalls, HistoryCalls, ArchiveCalls, AccessCalls):
     """A connection to a Runlane server; safe to share by all tasks of one event loop.
 
     Each call has a deadline. A call that finds the server away is made again with the same

@@ -367,6 +367,7 @@ class SessionEventKind(StrEnum):
     SESSION_REOPENED = "session.reopened"
     SESSION_FORKED = "session.forked"
     SESSION_COMPACTED = "session.compacted"
+    SESSION_IMPORTED = "session.imported"
     SESSION_DELETED = "session.deleted"
 
 

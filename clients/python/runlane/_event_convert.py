@@ -102,6 +102,14 @@ def _session_fields(event: pb.Event, kind: SessionEventKind) -> dict[str, Any]:
             "source_run_id": fork.source_run_id,
             "fork_session_id": fork.session_id,
         }
+    if kind is SessionEventKind.SESSION_IMPORTED:
+        imported = event.session_imported
+        return {
+            "message_count": imported.message_count,
+            "run_count": imported.run_count,
+            "source_session_id": imported.source_session_id,
+            "content_digest": imported.content_digest,
+        }
     return {}
 
 

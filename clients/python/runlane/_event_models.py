@@ -64,14 +64,17 @@ class SessionEvent(Event):
     Attributes:
         kind: What happened.
         revision: The revision after a change of the record.
-        message_count: Messages that a new session, or a fork, began with.
-        source_session_id: Of a fork, the session that was forked.
+        message_count: Messages that a new session, a fork or an import began with.
+        source_session_id: Of a fork, the session that was forked; of an import, what its
+            archive calls its session.
         source_run_id: Of a fork, the run at whose end it was forked.
         fork_session_id: Of a fork, the new session.
         parent_run_id: Of a new session of a child run, the run that started it.
         compacted_through: Of session.compacted: number of the last message that is covered.
         usage: Of session.compacted: what the summary took.
         model: Of session.compacted: the model that wrote it.
+        run_count: Of an import, the runs that it began with.
+        content_digest: Of an import, SHA-256 of what it took over, in hex.
     """
 
     kind: SessionEventKind
@@ -84,6 +87,8 @@ class SessionEvent(Event):
     compacted_through: int | None = None
     usage: Usage | None = None
     model: str = ""
+    run_count: int | None = None
+    content_digest: str = ""
 
 
 class SubmissionEvent(Event):

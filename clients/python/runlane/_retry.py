@@ -85,12 +85,12 @@ def _policies() -> dict[type[Message], Policy]:
     return {
         message_factory.GetMessageClass(method.input_type): _policy(row)
         for method, row in rows.items()
-        if not method.client_streaming and not method.server_streaming
+        if not method.server_streaming and row["repeat"] != "never"
     }
 
 
 POLICIES: Final = _policies()
-"""How each unary method is called, by the type of its request."""
+"""How each method with one answer that may be repeated is called, by the type of its request."""
 
 
 def _codes(names: list[str]) -> frozenset[grpc.StatusCode]:

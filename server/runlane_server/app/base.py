@@ -31,11 +31,19 @@ class Limits:
         streams_max: Streams that are open at once.
         request_keep: How long a request record is kept, in microseconds.
         feeds_max: Feeds that are open at once; each is a stream, too.
+        imports_max: Imports that go on at once.
+        import_bytes_max: Bytes of the records of one.
+        import_messages_max: Messages of one.
+        import_runs_max: Runs of one.
     """
 
     streams_max: int = 10_000
     request_keep: int = 24 * 3600 * 1_000_000
     feeds_max: int = 64
+    imports_max: int = 4
+    import_bytes_max: int = 64 * 1024 * 1024
+    import_messages_max: int = 10_000
+    import_runs_max: int = 5_000
 
 
 @dataclass(slots=True)

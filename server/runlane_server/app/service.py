@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+from runlane_server.app.archives import Archives
 from runlane_server.app.base import Services
 from runlane_server.app.control import Control
 from runlane_server.app.execution import Execution
@@ -70,7 +71,7 @@ class Committed:
             self.timers.renewed(key, activation_id, expire_time)
 
 
-class App(Sessions, Inputs, Control, Execution, Queries, Feeds, Overviews):
+class App(Sessions, Inputs, Control, Execution, Archives, Queries, Feeds, Overviews):
     """The use cases of one server process."""
 
     def __init__(

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from runlane_server.cli import _chat, _commands, _db, _demo, _doctor, _keys, _serve, _waits, _watch
+from runlane_server.cli import (
+    _archives,
+    _chat,
+    _commands,
+    _db,
+    _demo,
+    _doctor,
+    _keys,
+    _serve,
+    _waits,
+    _watch,
+)
 from runlane_server.cli._client import reaching
 
 app = typer.Typer(
@@ -77,6 +88,8 @@ app.command(rich_help_panel="Talk")(reaching(_waits.answer))
 app.command(rich_help_panel="Talk")(reaching(_waits.pause))
 app.command(rich_help_panel="Talk")(reaching(_waits.unpause))
 app.command(rich_help_panel="Talk")(reaching(_waits.restore))
+app.command(rich_help_panel="Move")(reaching(_archives.export))
+app.command("import", rich_help_panel="Move")(reaching(_archives.import_))
 app.command(rich_help_panel="Look")(reaching(_commands.sessions))
 app.command(rich_help_panel="Look")(reaching(_commands.runs))
 app.command(rich_help_panel="Look")(reaching(_commands.children))

@@ -195,6 +195,16 @@ class ForkAnswer:
 
 
 @dataclass(slots=True)
+class ImportAnswer:
+    """Answer of ImportSession; `digest` is that of the content."""
+
+    sequence: int
+    session: SessionFacts
+    run_count: int
+    digest: bytes
+
+
+@dataclass(slots=True)
 class LeaseAnswer:
     """Answer of PollActivation."""
 
@@ -275,6 +285,7 @@ Answer = (
     | InteractionAnswered
     | RestoreAnswer
     | ForkAnswer
+    | ImportAnswer
     | LeaseAnswer
     | CommitAnswer
     | DrainAnswer

@@ -7,6 +7,7 @@ they are stored under their request_id and outlive their session.
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from runlane_server.core.archives import Archive
 from runlane_server.core.model import (
     Content,
     Failure,
@@ -158,6 +159,13 @@ class SettleRun:
     run_id: str
     stop_reason: StopReason = StopReason.FAILED
     reason: str = ""
+
+
+@dataclass(slots=True)
+class ImportSession:
+    """Makes a session of an archive; its caller has checked that."""
+
+    archive: Archive
 
 
 @dataclass(slots=True)

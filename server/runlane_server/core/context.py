@@ -118,3 +118,12 @@ def child_session(state: SessionState) -> Refused:
 def allowed_words(state: SessionState) -> str:
     """Returns the allowed commands as metadata of a refusal."""
     return ",".join(word.name for word in allowed_commands(state))
+
+
+def exists(state: SessionState) -> Refused:
+    """Returns the refusal of what would make a session that there is, or was."""
+    return Refused(
+        Reason.SESSION_EXISTS,
+        session_id=state.session_id,
+        deleted="true" if state.deleted else "false",
+    )

@@ -50,13 +50,17 @@ class DraftBase:
         self.events.append(event)
         return event
 
-    def message(self, row: MessageAppended, content_hash: bytes) -> None:
-        """Appends a message and its event; the digest is chained over all that it says."""
+    def keep(self, row: MessageAppended, content_hash: bytes) -> None:
+        """Appends a message without an event; the digest is chained over all that it says."""
         state = self.state
         state.message_count = row.number
         head = f"{row.role:d}:{row.author:d}:{row.run_id}:{row.submission_id}:{row.step}:"
         state.digest = hashlib.sha256(state.digest + head.encode() + content_hash).digest()
         self.rows.append(row)
+
+    def message(self, row: MessageAppended, content_hash: bytes) -> None:
+        """Appends a message and its event."""
+        self.keep(row, content_hash)
         body: dict[str, Any] = {"number": row.number, "role": row.role, "author": row.author}
         if row.step:
             body["step"] = row.step

@@ -22,6 +22,7 @@ from runlane_server.core.commands import (
     CommitRun,
     CreateSession,
     DeleteSession,
+    ImportSession,
     InterruptRun,
     LeaseActivation,
     PauseRun,
@@ -51,6 +52,7 @@ from runlane_server.core.control import (
 from runlane_server.core.draft import Draft
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.execution import commit_run
+from runlane_server.core.imports import import_session
 from runlane_server.core.inputs import submit, withdraw
 from runlane_server.core.model import Failure, Fence, Run, SessionState
 from runlane_server.core.recovery import end_by_force, lose_lease
@@ -226,6 +228,7 @@ _DECIDERS: dict[type, Callable[[SessionState | None, Any, Context], Decision]] =
     CloseSession: close_session,
     ReopenSession: reopen_session,
     DeleteSession: delete_session,
+    ImportSession: import_session,
     Submit: submit,
     WithdrawSubmission: withdraw,
     InterruptRun: interrupt_run,

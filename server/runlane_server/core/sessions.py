@@ -18,6 +18,7 @@ from runlane_server.core.context import (
     child_session,
     created_draft,
     decided,
+    exists,
     new_draft,
     present_session,
 )
@@ -52,7 +53,7 @@ def create_session(state: SessionState | None, command: CreateSession, ctx: Cont
     if state is not None:
         if command.return_existing and not state.deleted:
             return Decision(None, SessionAnswer(state.sequence, session_facts(state)))
-        raise _exists(state)
+        raise exists(state)
     draft = created_draft(ctx, command.record)
     return decided(draft, lambda: _session_answer(draft, created=True))
 
@@ -162,7 +163,7 @@ def decide_fork(
     if source is None or source.deleted:
         raise Refused(Reason.RUN_NOT_FOUND)
     if target is not None:
-        raise _exists(target)
+        raise exists(target)
     body: dict[str, Any] = {
         "source_session_id": command.source_session_id,
         "source_run_id": command.source_run_id,
@@ -204,14 +205,6 @@ def decide_fork(
             command.digest,
             submission,
         ),
-    )
-
-
-def _exists(state: SessionState) -> Refused:
-    return Refused(
-        Reason.SESSION_EXISTS,
-        session_id=state.session_id,
-        deleted="true" if state.deleted else "false",
     )
 
 

@@ -60,6 +60,7 @@ SCOPES: Mapping[str, int] = {
     "HistoryService/ForkSession": _SUBMIT,
     "HistoryService/GetLineage": _READ,
     "HistoryService/StreamRunEvents": _READ,
+    "HistoryService/ExportSession": _READ,
     "ExecutorService/PollActivation": _EXECUTE,
     "ExecutorService/DrainExecutor": _EXECUTE,
     "ExecutorService/Heartbeat": _EXECUTE,
@@ -75,6 +76,7 @@ SCOPES: Mapping[str, int] = {
     "AdminService/GetOverview": _ADMIN,
     "AdminService/ListExecutors": _ADMIN,
     "AdminService/StreamFeed": _ADMIN,
+    "AdminService/ImportSession": _ADMIN,
     "ServerService/GetServerInfo": OPEN,
 }
 """What each RPC needs. Whoever declares an RPC decides it here, or the server does not start."""

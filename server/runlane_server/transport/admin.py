@@ -1,5 +1,6 @@
 """AdminService."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -8,14 +9,18 @@ from runlane.v1 import api_key_pb2
 
 from runlane_server.app.keys import Grant, MadeKey, NewKey
 from runlane_server.app.views import ExecutorView, FeedMark, FeedQuery, Page, RunView
+from runlane_server.core.errors import Refused, invalid
 from runlane_server.core.keys import ApiKey, Scope, scope_bits, scopes_of
 from runlane_server.core.words import Phase, SessionStatus
 from runlane_server.transport import requests, responses
+from runlane_server.transport.archives import ArchiveReader
 from runlane_server.transport.binding import Call
 from runlane_server.transport.codec import feed_batch
 from runlane_server.transport.paging import FeedCursors, Pager, after_page, fill, page_limit
 from runlane_server.transport.port import AppPort
 from runlane_server.transport.values import duration, duration_micros, timestamp
+
+_PLACE = re.compile(r"^records\[(\d+)\]")
 
 
 class KeysPort(Protocol):
@@ -63,6 +68,44 @@ def _executor(view: ExecutorView) -> pb.ExecutorStatus:
         polling=view.polling,
         leased_count=view.leased,
         draining=view.draining,
+    )
+
+
+async def _read(
+    incoming: AsyncIterator[pb.ImportSessionRequest], reader: ArchiveReader
+) -> pb.ImportSessionRequest:
+    """Reads a whole archive; returns the first request without its records."""
+    first: pb.ImportSessionRequest | None = None
+    while True:
+        try:
+            request = await anext(incoming, None)
+        except Refused as refused:
+            raise _placed(refused, reader.count) from None
+        if request is None:
+            return first or pb.ImportSessionRequest()
+        if first is None:
+            first = pb.ImportSessionRequest(
+                session_id=request.session_id, request_id=request.request_id
+            )
+        elif request.session_id or request.request_id:
+            raise invalid("session_id", "and request_id are allowed in the first request alone")
+        reader.take(request.records, request.ByteSize())
+
+
+def _placed(refused: Refused, before: int) -> Refused:
+    """Counts the records of the requests before in: a path names a place in the stream."""
+
+    def moved(text: str) -> str:
+        return _PLACE.sub(lambda found: f"records[{int(found[1]) + before}]", text)
+
+    violations = tuple((moved(field), rule) for field, rule in refused.violations)
+    message = moved(refused.message)
+    return Refused(
+        refused.reason,
+        message,
+        violations=violations,
+        retry_milliseconds=refused.retry_milliseconds,
+        **refused.metadata,
     )
 
 
@@ -197,3 +240,27 @@ class AdminServicer:
                 yield feed_batch(
                     (data, message, cursors.token(place)) for place, data, message in frame
                 )
+
+    async def import_session(
+        self, incoming: AsyncIterator[pb.ImportSessionRequest], call: Call
+    ) -> pb.ImportSessionResponse:
+        """Makes a session of the records of an archive."""
+        self._app.begin_import()
+        try:
+            reader = ArchiveReader(*self._app.import_limits)
+            first = await _read(incoming, reader)
+            archive = reader.finish()
+            caller = call.caller(first.request_id, first.session_id, archive.digest)
+            done, view = await self._app.import_session(caller, first.session_id, archive)
+        finally:
+            self._app.end_import()
+        answer = done.answer
+        return pb.ImportSessionResponse(
+            session=responses.session(view),
+            message_count=answer.session.message_count,
+            run_count=answer.run_count,
+            content_digest=answer.digest.hex(),
+            skipped_event_count=reader.events,
+            sequence=answer.sequence,
+            replayed=done.replayed,
+        )

@@ -394,7 +394,7 @@ def _stream_unary(
         entry.enter()
         call: Call | None = None
         try:
-            call = entry.admit(context) or await entry.prove(context)
+            call = entry.charge(entry.admit(context) or await entry.prove(context))
             return _encoded(await handler(requests(raw_requests), call))
         except BaseException as error:  # noqa: BLE001 - fail() raises what must go on
             entry.fail(context, error, call)

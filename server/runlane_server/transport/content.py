@@ -178,6 +178,15 @@ def result_content(given: message_pb2.ToolResult, path: str) -> Content:
     return _content([message_pb2.Block(tool_result=given)], {}, path, preview(given.content))
 
 
+def stored_content(message: message_pb2.Message) -> bytes:
+    """Returns the content of a message as it was stored, whatever stands before it."""
+    data = message_pb2.Message(content=message.content).SerializeToString(deterministic=True)
+    if message.metadata:
+        kept = message_pb2.Message(metadata=message.metadata)
+        data += kept.SerializeToString(deterministic=True)
+    return data
+
+
 def _content(
     blocks: Sequence[message_pb2.Block], metadata: Mapping[str, str], path: str, shown: str
 ) -> Content:

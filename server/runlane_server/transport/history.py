@@ -9,6 +9,7 @@ from runlane_server.app.views import RunView, SessionView, SubmissionView
 from runlane_server.core.words import InteractionState, Phase, Role, SubmissionState
 from runlane_server.store.base import InteractionRow, SessionOrder
 from runlane_server.transport import requests, responses
+from runlane_server.transport.archives import export_frames
 from runlane_server.transport.binding import Call, close
 from runlane_server.transport.codec import ProtoCodec, repeated
 from runlane_server.transport.paging import Pager, after_page, fill, fitting, page_limit
@@ -305,3 +306,17 @@ class HistoryServicer:
             request.follow if request.HasField("follow") else True,
             request.include_messages,
         )
+
+    async def export_session(
+        self, request: pb.ExportSessionRequest, call: Call
+    ) -> AsyncIterator[bytes]:
+        """Streams the records of an archive of a session."""
+        pieces = self._app.export_session(
+            call.namespace, request.session_id, request.include_events
+        )
+        try:
+            source = f"runlane {self._app.server_info().version}"
+            async for frame in export_frames(pieces, source):
+                yield frame
+        finally:
+            await close(pieces)

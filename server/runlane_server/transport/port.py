@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
+from runlane_server.app.archives import Exported
 from runlane_server.app.views import (
     ActivationControl,
     AgentView,
@@ -29,6 +30,7 @@ from runlane_server.app.views import (
 from runlane_server.core.answers import (
     DrainAnswer,
     ForkAnswer,
+    ImportAnswer,
     InteractionAnswered,
     PauseAnswer,
     RestoreAnswer,
@@ -37,6 +39,7 @@ from runlane_server.core.answers import (
     SessionAnswer,
     SubmitAnswer,
 )
+from runlane_server.core.archives import Archive
 from runlane_server.core.commands import (
     AnswerInteraction,
     CloseSession,
@@ -283,6 +286,26 @@ class AppPort(Protocol):
         /,
     ) -> tuple[list[MessageRow], int | None]:
         """Lists messages; also the number that the next page is after, or before."""
+
+    def export_session(
+        self, namespace: str, session_id: str, include_events: bool, /
+    ) -> AsyncIterator[Exported]:
+        """Gives what an archive of a session holds."""
+
+    def begin_import(self) -> None:
+        """Counts an import in."""
+
+    def end_import(self) -> None:
+        """Counts an import out."""
+
+    @property
+    def import_limits(self) -> tuple[int, int, int]:
+        """Bytes, messages and runs that an archive may have."""
+
+    async def import_session(
+        self, caller: Caller, session_id: str, archive: Archive, /
+    ) -> tuple[Result[ImportAnswer], SessionView]:
+        """Makes a session of an archive; `session_id` empty: the app makes one."""
 
     def stream_events(
         self, namespace: str, session_id: str, query: EventQuery, /

@@ -77,7 +77,9 @@ class FailingWrite:
 
 async def until(holds):
     """Lets others go on until something holds."""
-    for _ in range(10_000):
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 30
+    while loop.time() < end:
         if await holds():
             return
         await asyncio.sleep(0)

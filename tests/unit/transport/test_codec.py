@@ -34,6 +34,7 @@ BODIES = {
     EventType.SESSION_REOPENED: {},
     EventType.SESSION_FORKED: {"source_session_id": "a", "source_run_id": "r", "session_id": "b", "message_count": 1},
     EventType.SESSION_COMPACTED: {"through_message_number": 3, "usage": USED, "model": "gpt"},
+    EventType.SESSION_IMPORTED: {"source_session_id": "a", "message_count": 4, "run_count": 2, "content_digest": "0a"},
     EventType.SESSION_DELETED: {},
     EventType.SUBMISSION_PENDING: {"submission_id": "s", "mode": words.Mode.STEER, "route": words.Route.STEER},
     EventType.SUBMISSION_MOVED: {"submission_id": "s", "from_run_id": "r", "mode": words.Mode.STEER},

@@ -11,6 +11,7 @@ from runlane import _client as _twin
 from runlane import _convert as convert
 from runlane._access import Tls
 from runlane._access_calls import ApiKey, CreatedKey
+from runlane._archive_calls import ImportedSession
 from runlane._content import Input, Message
 from runlane._convert import Options
 from runlane._enums import Scope, StopReason
@@ -940,6 +941,56 @@ class Client:
         """
         return self._portal.iterate(
             self._twin.stream_messages, session_id, after_number=after_number
+        )
+
+    def export_session(
+        self, session_id: str, *, events: bool = False
+    ) -> Generator[str, None, None]:
+        """Exports a session as the lines of an archive, each a record in JSON, without its end.
+
+        The last line has the digest of the content: an archive without it is not whole. A run
+        that is live is in it as if it were cancelled at this moment. Where the connection is
+        lost the export fails, and is to be made anew.
+
+        Args:
+            session_id: The session.
+            events: Also its events, for who reads the archive; an import leaves them out.
+
+        Yields:
+            The lines.
+
+        Raises:
+            SessionNotFound: There is no such session.
+        """
+        return self._portal.iterate(self._twin.export_session, session_id, events=events)
+
+    def import_session(
+        self,
+        lines: Iterable[str],
+        session_id: str | None = None,
+        *,
+        request_id: str | None = None,
+        timeout: float = 300.0,
+    ) -> ImportedSession:
+        """Makes a session of the lines of an archive; needs the scope admin.
+
+        It has the same messages, times and fork points, and new ids of its runs. All of it is
+        stored, or nothing.
+
+        Args:
+            lines: The lines; empty ones are passed over.
+            session_id: Id of the new session; None: the server makes one.
+            request_id: Makes the call idempotent beyond its own repeats.
+            timeout: Seconds that it may take, its repeats included.
+
+        Raises:
+            ValueError: A line is no record of an archive; the text names the line.
+            FieldInvalid: The records are no history of a session; `violations` name the record
+                by its place, from 0.
+            SessionExists: The id is taken.
+        """
+        return self._portal.call(
+            self._twin.import_session, lines, session_id, request_id=request_id, timeout=timeout
         )
 
     def create_key(

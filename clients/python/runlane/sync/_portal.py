@@ -54,8 +54,8 @@ class Portal:
         self._check()
         # The context of the caller goes along, so that a trace is not broken off.
         running = _Call(self._loop, lambda: function(*args, **kwargs))
-        self._loop.call_soon_threadsafe(running.begin)
         try:
+            self._loop.call_soon_threadsafe(running.begin)
             return running.result.result()
         except BaseException:
             if not running.result.done():
@@ -146,9 +146,12 @@ class _Call(Generic[_R]):
         self._task.add_done_callback(self._settle)
 
     def cancel(self) -> None:
-        """Cancels it; in the thread of the loop, after `begin`."""
+        """Cancels it; in the thread of the loop."""
         if self._task is not None:
             self._task.cancel()
+        else:
+            # The interrupt came before it was to begin, and it never will.
+            self.result.set_exception(CancelledError())
 
     async def _work(self) -> _R:
         return await self._function()

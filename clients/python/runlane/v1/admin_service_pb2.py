@@ -26,11 +26,13 @@ from runlane._vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_va
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from runlane.v1 import api_key_pb2 as runlane_dot_v1_dot_api__key__pb2
+from runlane.v1 import archive_pb2 as runlane_dot_v1_dot_archive__pb2
 from runlane.v1 import event_pb2 as runlane_dot_v1_dot_event__pb2
 from runlane.v1 import run_pb2 as runlane_dot_v1_dot_run__pb2
+from runlane.v1 import session_pb2 as runlane_dot_v1_dot_session__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erunlane/v1/admin_service.proto\x12\nrunlane.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18runlane/v1/api_key.proto\x1a\x16runlane/v1/event.proto\x1a\x14runlane/v1/run.proto\"g\n\x16ListStalledRunsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80\x10R\tpageToken\"f\n\x17ListStalledRunsResponse\x12#\n\x04runs\x18\x01 \x03(\x0b\x32\x0f.runlane.v1.RunR\x04runs\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x96\x02\n\x10SettleRunRequest\x12\x42\n\x06run_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\x05runId\x12I\n\x0bstop_reason\x18\x02 \x01(\x0e\x32\x1a.runlane.v1.Run.StopReasonB\x0c\xbaH\t\x82\x01\x06\x18\x00\x18\x02\x18\x03R\nstopReason\x12$\n\x06reason\x18\x03 \x01(\tB\x0c\xbaH\tr\x07(\x80\x08\xba\x01\x01\x00R\x06reason\x12M\n\nrequest_id\x18\x0f \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\trequestId\"n\n\x11SettleRunResponse\x12!\n\x03run\x18\x01 \x01(\x0b\x32\x0f.runlane.v1.RunR\x03run\x12\x1a\n\x08sequence\x18\x0e \x01(\x03R\x08sequence\x12\x1a\n\x08replayed\x18\x0f \x01(\x08R\x08replayed\"\x8b\x03\n\x10\x43reateKeyRequest\x12>\n\x04name\x18\x01 \x01(\tB*\xbaH\'r%2#^[A-Za-z0-9][A-Za-z0-9._:@-]{0,62}$R\x04name\x12G\n\tnamespace\x18\x02 \x01(\tB)\xbaH&r$2\"^([*]|[a-z0-9][a-z0-9._-]{0,62})?$R\tnamespace\x12G\n\x06scopes\x18\x03 \x03(\x0e\x32\x18.runlane.v1.ApiKey.ScopeB\x15\xbaH\x12\x92\x01\x0f\x08\x01\x10\x05\x18\x01\"\x07\x82\x01\x04\x10\x01 \x00R\x06scopes\x12V\n\x0f\x65xpire_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\x0c\"\x06\x08\x80\x86\xb0\x96\x01\x32\x02\x08\x01R\x0e\x65xpireDuration\x12M\n\nrequest_id\x18\x0f \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\trequestId\"r\n\x11\x43reateKeyResponse\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x12.runlane.v1.ApiKeyR\x03key\x12\x1b\n\x06secret\x18\x02 \x01(\tB\x03\x80\x01\x01R\x06secret\x12\x1a\n\x08replayed\x18\x0f \x01(\x08R\x08replayed\"\x85\x01\n\x0fListKeysRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80\x10R\tpageToken\x12#\n\rinclude_ended\x18\x03 \x01(\x08R\x0cincludeEnded\"b\n\x10ListKeysResponse\x12&\n\x04keys\x18\x01 \x03(\x0b\x32\x12.runlane.v1.ApiKeyR\x04keys\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"V\n\x10RevokeKeyRequest\x12\x42\n\x06key_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\x05keyId\"9\n\x11RevokeKeyResponse\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x12.runlane.v1.ApiKeyR\x03key\"\x14\n\x12GetOverviewRequest\"\xc7\x06\n\x13GetOverviewResponse\x12,\n\x12open_session_count\x18\x01 \x01(\x05R\x10openSessionCount\x12\x30\n\x14\x63losed_session_count\x18\x02 \x01(\x05R\x12\x63losedSessionCount\x12#\n\rmore_sessions\x18\x03 \x01(\x08R\x0cmoreSessions\x12(\n\x10\x61\x63tive_run_count\x18\x04 \x01(\x05R\x0e\x61\x63tiveRunCount\x12*\n\x11waiting_run_count\x18\x05 \x01(\x05R\x0fwaitingRunCount\x12(\n\x10paused_run_count\x18\x06 \x01(\x05R\x0epausedRunCount\x12*\n\x11stalled_run_count\x18\x07 \x01(\x05R\x0fstalledRunCount\x12\x34\n\x16open_interaction_count\x18\x08 \x01(\x05R\x14openInteractionCount\x12\x36\n\x17queued_activation_count\x18\t \x01(\x05R\x15queuedActivationCount\x12O\n\x16oldest_queued_duration\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationR\x14oldestQueuedDuration\x12\x36\n\x17leased_activation_count\x18\x0b \x01(\x05R\x15leasedActivationCount\x12%\n\x0e\x65xecutor_count\x18\x0c \x01(\x05R\rexecutorCount\x12!\n\x0cstream_count\x18\r \x01(\x05R\x0bstreamCount\x12(\n\x10store_size_bytes\x18\x0e \x01(\x03R\x0estoreSizeBytes\x12\'\n\x0fstore_available\x18\x0f \x01(\x08R\x0estoreAvailable\x12;\n\x0bserver_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nserverTime\x12.\n\x06quotas\x18\x11 \x03(\x0b\x32\x16.runlane.v1.QuotaUsageR\x06quotas\"L\n\nQuotaUsage\x12\x14\n\x05quota\x18\x01 \x01(\tR\x05quota\x12\x12\n\x04used\x18\x02 \x01(\x03R\x04used\x12\x14\n\x05limit\x18\x03 \x01(\x03R\x05limit\"e\n\x14ListExecutorsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80\x10R\tpageToken\"y\n\x15ListExecutorsResponse\x12\x38\n\texecutors\x18\x01 \x03(\x0b\x32\x1a.runlane.v1.ExecutorStatusR\texecutors\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe4\x01\n\x0e\x45xecutorStatus\x12\x1f\n\x0b\x65xecutor_id\x18\x01 \x01(\tR\nexecutorId\x12\x16\n\x06\x61gents\x18\x02 \x03(\tR\x06\x61gents\x12@\n\x0elast_poll_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0clastPollTime\x12\x18\n\x07polling\x18\x04 \x01(\x08R\x07polling\x12!\n\x0cleased_count\x18\x05 \x01(\x05R\x0bleasedCount\x12\x1a\n\x08\x64raining\x18\x06 \x01(\x08R\x08\x64raining\"\x83\x02\n\x11StreamFeedRequest\x12-\n\x0c\x61\x66ter_cursor\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80\x10H\x00R\x0b\x61\x66terCursor\x12 \n\x06\x61t_end\x18\x02 \x01(\x08\x42\x07\xbaH\x04j\x02\x08\x01H\x00R\x05\x61tEnd\x12\x1b\n\x06\x66ollow\x18\x03 \x01(\x08H\x01R\x06\x66ollow\x88\x01\x01\x12\x41\n\x05types\x18\x04 \x03(\x0e\x32\x16.runlane.v1.Event.TypeB\x13\xbaH\x10\x92\x01\r\x10@\x18\x01\"\x07\x82\x01\x04\x10\x01 \x00R\x05types\x12)\n\x10include_messages\x18\x05 \x01(\x08R\x0fincludeMessagesB\x07\n\x05startB\t\n\x07_follow\"\x84\x01\n\x12StreamFeedResponse\x12-\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x15.runlane.v1.FeedBatchH\x00R\x05\x62\x61tch\x12\x36\n\x08\x62ookmark\x18\x02 \x01(\x0b\x32\x18.runlane.v1.FeedBookmarkH\x00R\x08\x62ookmarkB\x07\n\x05\x66rame\":\n\tFeedBatch\x12-\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.runlane.v1.FeedEventR\x06\x65vents\"L\n\tFeedEvent\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x11.runlane.v1.EventR\x05\x65vent\x12\x16\n\x06\x63ursor\x18\x02 \x01(\tR\x06\x63ursor\"\x80\x01\n\x0c\x46\x65\x65\x64\x42ookmark\x12\x16\n\x06\x63ursor\x18\x01 \x01(\tR\x06\x63ursor\x12\x1b\n\tcaught_up\x18\x02 \x01(\x08R\x08\x63\x61ughtUp\x12;\n\x0bserver_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nserverTime2\x9d\x05\n\x0c\x41\x64minService\x12_\n\x0fListStalledRuns\x12\".runlane.v1.ListStalledRunsRequest\x1a#.runlane.v1.ListStalledRunsResponse\"\x03\x90\x02\x01\x12H\n\tSettleRun\x12\x1c.runlane.v1.SettleRunRequest\x1a\x1d.runlane.v1.SettleRunResponse\x12H\n\tCreateKey\x12\x1c.runlane.v1.CreateKeyRequest\x1a\x1d.runlane.v1.CreateKeyResponse\x12J\n\x08ListKeys\x12\x1b.runlane.v1.ListKeysRequest\x1a\x1c.runlane.v1.ListKeysResponse\"\x03\x90\x02\x01\x12H\n\tRevokeKey\x12\x1c.runlane.v1.RevokeKeyRequest\x1a\x1d.runlane.v1.RevokeKeyResponse\x12S\n\x0bGetOverview\x12\x1e.runlane.v1.GetOverviewRequest\x1a\x1f.runlane.v1.GetOverviewResponse\"\x03\x90\x02\x01\x12Y\n\rListExecutors\x12 .runlane.v1.ListExecutorsRequest\x1a!.runlane.v1.ListExecutorsResponse\"\x03\x90\x02\x01\x12R\n\nStreamFeed\x12\x1d.runlane.v1.StreamFeedRequest\x1a\x1e.runlane.v1.StreamFeedResponse\"\x03\x90\x02\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erunlane/v1/admin_service.proto\x12\nrunlane.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18runlane/v1/api_key.proto\x1a\x18runlane/v1/archive.proto\x1a\x16runlane/v1/event.proto\x1a\x14runlane/v1/run.proto\x1a\x18runlane/v1/session.proto\"g\n\x16ListStalledRunsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80\x10R\tpageToken\"f\n\x17ListStalledRunsResponse\x12#\n\x04runs\x18\x01 \x03(\x0b\x32\x0f.runlane.v1.RunR\x04runs\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x96\x02\n\x10SettleRunRequest\x12\x42\n\x06run_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\x05runId\x12I\n\x0bstop_reason\x18\x02 \x01(\x0e\x32\x1a.runlane.v1.Run.StopReasonB\x0c\xbaH\t\x82\x01\x06\x18\x00\x18\x02\x18\x03R\nstopReason\x12$\n\x06reason\x18\x03 \x01(\tB\x0c\xbaH\tr\x07(\x80\x08\xba\x01\x01\x00R\x06reason\x12M\n\nrequest_id\x18\x0f \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\trequestId\"n\n\x11SettleRunResponse\x12!\n\x03run\x18\x01 \x01(\x0b\x32\x0f.runlane.v1.RunR\x03run\x12\x1a\n\x08sequence\x18\x0e \x01(\x03R\x08sequence\x12\x1a\n\x08replayed\x18\x0f \x01(\x08R\x08replayed\"\x8b\x03\n\x10\x43reateKeyRequest\x12>\n\x04name\x18\x01 \x01(\tB*\xbaH\'r%2#^[A-Za-z0-9][A-Za-z0-9._:@-]{0,62}$R\x04name\x12G\n\tnamespace\x18\x02 \x01(\tB)\xbaH&r$2\"^([*]|[a-z0-9][a-z0-9._-]{0,62})?$R\tnamespace\x12G\n\x06scopes\x18\x03 \x03(\x0e\x32\x18.runlane.v1.ApiKey.ScopeB\x15\xbaH\x12\x92\x01\x0f\x08\x01\x10\x05\x18\x01\"\x07\x82\x01\x04\x10\x01 \x00R\x06scopes\x12V\n\x0f\x65xpire_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\x0c\"\x06\x08\x80\x86\xb0\x96\x01\x32\x02\x08\x01R\x0e\x65xpireDuration\x12M\n\nrequest_id\x18\x0f \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\trequestId\"r\n\x11\x43reateKeyResponse\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x12.runlane.v1.ApiKeyR\x03key\x12\x1b\n\x06secret\x18\x02 \x01(\tB\x03\x80\x01\x01R\x06secret\x12\x1a\n\x08replayed\x18\x0f \x01(\x08R\x08replayed\"\x85\x01\n\x0fListKeysRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80\x10R\tpageToken\x12#\n\rinclude_ended\x18\x03 \x01(\x08R\x0cincludeEnded\"b\n\x10ListKeysResponse\x12&\n\x04keys\x18\x01 \x03(\x0b\x32\x12.runlane.v1.ApiKeyR\x04keys\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"V\n\x10RevokeKeyRequest\x12\x42\n\x06key_id\x18\x01 \x01(\tB+\xbaH(r&2$^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$R\x05keyId\"9\n\x11RevokeKeyResponse\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x12.runlane.v1.ApiKeyR\x03key\"\x14\n\x12GetOverviewRequest\"\xc7\x06\n\x13GetOverviewResponse\x12,\n\x12open_session_count\x18\x01 \x01(\x05R\x10openSessionCount\x12\x30\n\x14\x63losed_session_count\x18\x02 \x01(\x05R\x12\x63losedSessionCount\x12#\n\rmore_sessions\x18\x03 \x01(\x08R\x0cmoreSessions\x12(\n\x10\x61\x63tive_run_count\x18\x04 \x01(\x05R\x0e\x61\x63tiveRunCount\x12*\n\x11waiting_run_count\x18\x05 \x01(\x05R\x0fwaitingRunCount\x12(\n\x10paused_run_count\x18\x06 \x01(\x05R\x0epausedRunCount\x12*\n\x11stalled_run_count\x18\x07 \x01(\x05R\x0fstalledRunCount\x12\x34\n\x16open_interaction_count\x18\x08 \x01(\x05R\x14openInteractionCount\x12\x36\n\x17queued_activation_count\x18\t \x01(\x05R\x15queuedActivationCount\x12O\n\x16oldest_queued_duration\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationR\x14oldestQueuedDuration\x12\x36\n\x17leased_activation_count\x18\x0b \x01(\x05R\x15leasedActivationCount\x12%\n\x0e\x65xecutor_count\x18\x0c \x01(\x05R\rexecutorCount\x12!\n\x0cstream_count\x18\r \x01(\x05R\x0bstreamCount\x12(\n\x10store_size_bytes\x18\x0e \x01(\x03R\x0estoreSizeBytes\x12\'\n\x0fstore_available\x18\x0f \x01(\x08R\x0estoreAvailable\x12;\n\x0bserver_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nserverTime\x12.\n\x06quotas\x18\x11 \x03(\x0b\x32\x16.runlane.v1.QuotaUsageR\x06quotas\"L\n\nQuotaUsage\x12\x14\n\x05quota\x18\x01 \x01(\tR\x05quota\x12\x12\n\x04used\x18\x02 \x01(\x03R\x04used\x12\x14\n\x05limit\x18\x03 \x01(\x03R\x05limit\"e\n\x14ListExecutorsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80\x10R\tpageToken\"y\n\x15ListExecutorsResponse\x12\x38\n\texecutors\x18\x01 \x03(\x0b\x32\x1a.runlane.v1.ExecutorStatusR\texecutors\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe4\x01\n\x0e\x45xecutorStatus\x12\x1f\n\x0b\x65xecutor_id\x18\x01 \x01(\tR\nexecutorId\x12\x16\n\x06\x61gents\x18\x02 \x03(\tR\x06\x61gents\x12@\n\x0elast_poll_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0clastPollTime\x12\x18\n\x07polling\x18\x04 \x01(\x08R\x07polling\x12!\n\x0cleased_count\x18\x05 \x01(\x05R\x0bleasedCount\x12\x1a\n\x08\x64raining\x18\x06 \x01(\x08R\x08\x64raining\"\x83\x02\n\x11StreamFeedRequest\x12-\n\x0c\x61\x66ter_cursor\x18\x01 \x01(\tB\x08\xbaH\x05r\x03(\x80\x10H\x00R\x0b\x61\x66terCursor\x12 \n\x06\x61t_end\x18\x02 \x01(\x08\x42\x07\xbaH\x04j\x02\x08\x01H\x00R\x05\x61tEnd\x12\x1b\n\x06\x66ollow\x18\x03 \x01(\x08H\x01R\x06\x66ollow\x88\x01\x01\x12\x41\n\x05types\x18\x04 \x03(\x0e\x32\x16.runlane.v1.Event.TypeB\x13\xbaH\x10\x92\x01\r\x10@\x18\x01\"\x07\x82\x01\x04\x10\x01 \x00R\x05types\x12)\n\x10include_messages\x18\x05 \x01(\x08R\x0fincludeMessagesB\x07\n\x05startB\t\n\x07_follow\"\x84\x01\n\x12StreamFeedResponse\x12-\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x15.runlane.v1.FeedBatchH\x00R\x05\x62\x61tch\x12\x36\n\x08\x62ookmark\x18\x02 \x01(\x0b\x32\x18.runlane.v1.FeedBookmarkH\x00R\x08\x62ookmarkB\x07\n\x05\x66rame\":\n\tFeedBatch\x12-\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.runlane.v1.FeedEventR\x06\x65vents\"L\n\tFeedEvent\x12\'\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x11.runlane.v1.EventR\x05\x65vent\x12\x16\n\x06\x63ursor\x18\x02 \x01(\tR\x06\x63ursor\"\x80\x01\n\x0c\x46\x65\x65\x64\x42ookmark\x12\x16\n\x06\x63ursor\x18\x01 \x01(\tR\x06\x63ursor\x12\x1b\n\tcaught_up\x18\x02 \x01(\x08R\x08\x63\x61ughtUp\x12;\n\x0bserver_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nserverTime\"\xe9\x01\n\x14ImportSessionRequest\x12M\n\nsession_id\x18\x01 \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\tsessionId\x12\x33\n\x07records\x18\x02 \x03(\x0b\x32\x19.runlane.v1.ArchiveRecordR\x07records\x12M\n\nrequest_id\x18\x0f \x01(\tB.\xbaH+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$R\trequestId\"\x97\x02\n\x15ImportSessionResponse\x12-\n\x07session\x18\x01 \x01(\x0b\x32\x13.runlane.v1.SessionR\x07session\x12#\n\rmessage_count\x18\x02 \x01(\x03R\x0cmessageCount\x12\x1b\n\trun_count\x18\x03 \x01(\x03R\x08runCount\x12%\n\x0e\x63ontent_digest\x18\x04 \x01(\tR\rcontentDigest\x12.\n\x13skipped_event_count\x18\x05 \x01(\x03R\x11skippedEventCount\x12\x1a\n\x08sequence\x18\x0e \x01(\x03R\x08sequence\x12\x1a\n\x08replayed\x18\x0f \x01(\x08R\x08replayed2\xf5\x05\n\x0c\x41\x64minService\x12_\n\x0fListStalledRuns\x12\".runlane.v1.ListStalledRunsRequest\x1a#.runlane.v1.ListStalledRunsResponse\"\x03\x90\x02\x01\x12H\n\tSettleRun\x12\x1c.runlane.v1.SettleRunRequest\x1a\x1d.runlane.v1.SettleRunResponse\x12H\n\tCreateKey\x12\x1c.runlane.v1.CreateKeyRequest\x1a\x1d.runlane.v1.CreateKeyResponse\x12J\n\x08ListKeys\x12\x1b.runlane.v1.ListKeysRequest\x1a\x1c.runlane.v1.ListKeysResponse\"\x03\x90\x02\x01\x12H\n\tRevokeKey\x12\x1c.runlane.v1.RevokeKeyRequest\x1a\x1d.runlane.v1.RevokeKeyResponse\x12S\n\x0bGetOverview\x12\x1e.runlane.v1.GetOverviewRequest\x1a\x1f.runlane.v1.GetOverviewResponse\"\x03\x90\x02\x01\x12Y\n\rListExecutors\x12 .runlane.v1.ListExecutorsRequest\x1a!.runlane.v1.ListExecutorsResponse\"\x03\x90\x02\x01\x12R\n\nStreamFeed\x12\x1d.runlane.v1.StreamFeedRequest\x1a\x1e.runlane.v1.StreamFeedResponse\"\x03\x90\x02\x01\x30\x01\x12V\n\rImportSession\x12 .runlane.v1.ImportSessionRequest\x1a!.runlane.v1.ImportSessionResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -77,6 +79,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STREAMFEEDREQUEST'].fields_by_name['at_end']._serialized_options = b'\272H\004j\002\010\001'
   _globals['_STREAMFEEDREQUEST'].fields_by_name['types']._loaded_options = None
   _globals['_STREAMFEEDREQUEST'].fields_by_name['types']._serialized_options = b'\272H\020\222\001\r\020@\030\001\"\007\202\001\004\020\001 \000'
+  _globals['_IMPORTSESSIONREQUEST'].fields_by_name['session_id']._loaded_options = None
+  _globals['_IMPORTSESSIONREQUEST'].fields_by_name['session_id']._serialized_options = b'\272H+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$'
+  _globals['_IMPORTSESSIONREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_IMPORTSESSIONREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H+r)2\'^([A-Za-z0-9][A-Za-z0-9._:@-]{0,127})?$'
   _globals['_ADMINSERVICE'].methods_by_name['ListStalledRuns']._loaded_options = None
   _globals['_ADMINSERVICE'].methods_by_name['ListStalledRuns']._serialized_options = b'\220\002\001'
   _globals['_ADMINSERVICE'].methods_by_name['ListKeys']._loaded_options = None
@@ -87,48 +93,52 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADMINSERVICE'].methods_by_name['ListExecutors']._serialized_options = b'\220\002\001'
   _globals['_ADMINSERVICE'].methods_by_name['StreamFeed']._loaded_options = None
   _globals['_ADMINSERVICE'].methods_by_name['StreamFeed']._serialized_options = b'\220\002\001'
-  _globals['_LISTSTALLEDRUNSREQUEST']._serialized_start=212
-  _globals['_LISTSTALLEDRUNSREQUEST']._serialized_end=315
-  _globals['_LISTSTALLEDRUNSRESPONSE']._serialized_start=317
-  _globals['_LISTSTALLEDRUNSRESPONSE']._serialized_end=419
-  _globals['_SETTLERUNREQUEST']._serialized_start=422
-  _globals['_SETTLERUNREQUEST']._serialized_end=700
-  _globals['_SETTLERUNRESPONSE']._serialized_start=702
-  _globals['_SETTLERUNRESPONSE']._serialized_end=812
-  _globals['_CREATEKEYREQUEST']._serialized_start=815
-  _globals['_CREATEKEYREQUEST']._serialized_end=1210
-  _globals['_CREATEKEYRESPONSE']._serialized_start=1212
-  _globals['_CREATEKEYRESPONSE']._serialized_end=1326
-  _globals['_LISTKEYSREQUEST']._serialized_start=1329
-  _globals['_LISTKEYSREQUEST']._serialized_end=1462
-  _globals['_LISTKEYSRESPONSE']._serialized_start=1464
-  _globals['_LISTKEYSRESPONSE']._serialized_end=1562
-  _globals['_REVOKEKEYREQUEST']._serialized_start=1564
-  _globals['_REVOKEKEYREQUEST']._serialized_end=1650
-  _globals['_REVOKEKEYRESPONSE']._serialized_start=1652
-  _globals['_REVOKEKEYRESPONSE']._serialized_end=1709
-  _globals['_GETOVERVIEWREQUEST']._serialized_start=1711
-  _globals['_GETOVERVIEWREQUEST']._serialized_end=1731
-  _globals['_GETOVERVIEWRESPONSE']._serialized_start=1734
-  _globals['_GETOVERVIEWRESPONSE']._serialized_end=2573
-  _globals['_QUOTAUSAGE']._serialized_start=2575
-  _globals['_QUOTAUSAGE']._serialized_end=2651
-  _globals['_LISTEXECUTORSREQUEST']._serialized_start=2653
-  _globals['_LISTEXECUTORSREQUEST']._serialized_end=2754
-  _globals['_LISTEXECUTORSRESPONSE']._serialized_start=2756
-  _globals['_LISTEXECUTORSRESPONSE']._serialized_end=2877
-  _globals['_EXECUTORSTATUS']._serialized_start=2880
-  _globals['_EXECUTORSTATUS']._serialized_end=3108
-  _globals['_STREAMFEEDREQUEST']._serialized_start=3111
-  _globals['_STREAMFEEDREQUEST']._serialized_end=3370
-  _globals['_STREAMFEEDRESPONSE']._serialized_start=3373
-  _globals['_STREAMFEEDRESPONSE']._serialized_end=3505
-  _globals['_FEEDBATCH']._serialized_start=3507
-  _globals['_FEEDBATCH']._serialized_end=3565
-  _globals['_FEEDEVENT']._serialized_start=3567
-  _globals['_FEEDEVENT']._serialized_end=3643
-  _globals['_FEEDBOOKMARK']._serialized_start=3646
-  _globals['_FEEDBOOKMARK']._serialized_end=3774
-  _globals['_ADMINSERVICE']._serialized_start=3777
-  _globals['_ADMINSERVICE']._serialized_end=4446
+  _globals['_LISTSTALLEDRUNSREQUEST']._serialized_start=264
+  _globals['_LISTSTALLEDRUNSREQUEST']._serialized_end=367
+  _globals['_LISTSTALLEDRUNSRESPONSE']._serialized_start=369
+  _globals['_LISTSTALLEDRUNSRESPONSE']._serialized_end=471
+  _globals['_SETTLERUNREQUEST']._serialized_start=474
+  _globals['_SETTLERUNREQUEST']._serialized_end=752
+  _globals['_SETTLERUNRESPONSE']._serialized_start=754
+  _globals['_SETTLERUNRESPONSE']._serialized_end=864
+  _globals['_CREATEKEYREQUEST']._serialized_start=867
+  _globals['_CREATEKEYREQUEST']._serialized_end=1262
+  _globals['_CREATEKEYRESPONSE']._serialized_start=1264
+  _globals['_CREATEKEYRESPONSE']._serialized_end=1378
+  _globals['_LISTKEYSREQUEST']._serialized_start=1381
+  _globals['_LISTKEYSREQUEST']._serialized_end=1514
+  _globals['_LISTKEYSRESPONSE']._serialized_start=1516
+  _globals['_LISTKEYSRESPONSE']._serialized_end=1614
+  _globals['_REVOKEKEYREQUEST']._serialized_start=1616
+  _globals['_REVOKEKEYREQUEST']._serialized_end=1702
+  _globals['_REVOKEKEYRESPONSE']._serialized_start=1704
+  _globals['_REVOKEKEYRESPONSE']._serialized_end=1761
+  _globals['_GETOVERVIEWREQUEST']._serialized_start=1763
+  _globals['_GETOVERVIEWREQUEST']._serialized_end=1783
+  _globals['_GETOVERVIEWRESPONSE']._serialized_start=1786
+  _globals['_GETOVERVIEWRESPONSE']._serialized_end=2625
+  _globals['_QUOTAUSAGE']._serialized_start=2627
+  _globals['_QUOTAUSAGE']._serialized_end=2703
+  _globals['_LISTEXECUTORSREQUEST']._serialized_start=2705
+  _globals['_LISTEXECUTORSREQUEST']._serialized_end=2806
+  _globals['_LISTEXECUTORSRESPONSE']._serialized_start=2808
+  _globals['_LISTEXECUTORSRESPONSE']._serialized_end=2929
+  _globals['_EXECUTORSTATUS']._serialized_start=2932
+  _globals['_EXECUTORSTATUS']._serialized_end=3160
+  _globals['_STREAMFEEDREQUEST']._serialized_start=3163
+  _globals['_STREAMFEEDREQUEST']._serialized_end=3422
+  _globals['_STREAMFEEDRESPONSE']._serialized_start=3425
+  _globals['_STREAMFEEDRESPONSE']._serialized_end=3557
+  _globals['_FEEDBATCH']._serialized_start=3559
+  _globals['_FEEDBATCH']._serialized_end=3617
+  _globals['_FEEDEVENT']._serialized_start=3619
+  _globals['_FEEDEVENT']._serialized_end=3695
+  _globals['_FEEDBOOKMARK']._serialized_start=3698
+  _globals['_FEEDBOOKMARK']._serialized_end=3826
+  _globals['_IMPORTSESSIONREQUEST']._serialized_start=3829
+  _globals['_IMPORTSESSIONREQUEST']._serialized_end=4062
+  _globals['_IMPORTSESSIONRESPONSE']._serialized_start=4065
+  _globals['_IMPORTSESSIONRESPONSE']._serialized_end=4344
+  _globals['_ADMINSERVICE']._serialized_start=4347
+  _globals['_ADMINSERVICE']._serialized_end=5104
 # @@protoc_insertion_point(module_scope)

@@ -10,8 +10,10 @@ from google.protobuf import message as message
 from google.protobuf import timestamp_pb2 as timestamp_pb2
 from google.protobuf.internal import containers as containers
 from runlane.v1 import api_key_pb2 as api_key_pb2
+from runlane.v1 import archive_pb2 as archive_pb2
 from runlane.v1 import event_pb2 as event_pb2
 from runlane.v1 import run_pb2 as run_pb2
+from runlane.v1 import session_pb2 as session_pb2
 import builtins as builtins
 import sys
 import typing as typing
@@ -694,5 +696,83 @@ class FeedBookmark(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["server_time", b"server_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["caught_up", b"caught_up", "cursor", b"cursor", "server_time", b"server_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ImportSessionRequest(message.Message):
+    """Request of ImportSession: one of several. The first one may name the session and the
+    request; in later ones both are empty.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    RECORDS_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    session_id: builtins.str
+    """Id of the new session; empty: the server makes one."""
+    request_id: builtins.str
+    """Makes the call idempotent; empty = none."""
+    @builtins.property
+    def records(self) -> containers.RepeatedCompositeFieldContainer[archive_pb2.ArchiveRecord]:
+        """The next records of the archive; as many as fit a request."""
+
+    def __init__(
+        self,
+        *,
+        session_id: builtins.str = ...,
+        records: abc.Iterable[archive_pb2.ArchiveRecord] | None = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["records", b"records", "request_id", b"request_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ImportSessionResponse(message.Message):
+    """Answer of ImportSession."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: builtins.int
+    MESSAGE_COUNT_FIELD_NUMBER: builtins.int
+    RUN_COUNT_FIELD_NUMBER: builtins.int
+    CONTENT_DIGEST_FIELD_NUMBER: builtins.int
+    SKIPPED_EVENT_COUNT_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    REPLAYED_FIELD_NUMBER: builtins.int
+    message_count: builtins.int
+    """Messages that were taken over."""
+    run_count: builtins.int
+    """Runs that were taken over."""
+    content_digest: builtins.str
+    """SHA-256 of what was taken over, in lower-case hex: that of an export of it."""
+    skipped_event_count: builtins.int
+    """Events in the archive, which were left out."""
+    sequence: builtins.int
+    """The session's sequence after the call."""
+    replayed: builtins.bool
+    """True where the answer is that of an earlier call with the same request_id."""
+    @builtins.property
+    def session(self) -> session_pb2.Session:
+        """The session."""
+
+    def __init__(
+        self,
+        *,
+        session: session_pb2.Session | None = ...,
+        message_count: builtins.int = ...,
+        run_count: builtins.int = ...,
+        content_digest: builtins.str = ...,
+        skipped_event_count: builtins.int = ...,
+        sequence: builtins.int = ...,
+        replayed: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = typing.Literal["session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["content_digest", b"content_digest", "message_count", b"message_count", "replayed", b"replayed", "run_count", b"run_count", "sequence", b"sequence", "session", b"session", "skipped_event_count", b"skipped_event_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

@@ -75,6 +75,11 @@ class AdminServiceStub(object):
                 request_serializer=runlane_dot_v1_dot_admin__service__pb2.StreamFeedRequest.SerializeToString,
                 response_deserializer=runlane_dot_v1_dot_admin__service__pb2.StreamFeedResponse.FromString,
                 _registered_method=True)
+        self.ImportSession = channel.stream_unary(
+                '/runlane.v1.AdminService/ImportSession',
+                request_serializer=runlane_dot_v1_dot_admin__service__pb2.ImportSessionRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_admin__service__pb2.ImportSessionResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -152,6 +157,21 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ImportSession(self, request_iterator, context):
+        """Makes a session from the records of an archive: with the same messages, numbers, times,
+        runs and summaries, and the same fork points; with new ids of its runs. It is open and
+        idle, in the namespace of the call, wherever the archive comes from. All or nothing is
+        stored, in one transaction, once the last record is there and fits the others.
+
+        Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
+        them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+        names the record by its place in the whole stream, from 0: `records[7].message.role`;
+        SESSION_EXISTS, QUOTA_EXCEEDED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -194,6 +214,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.StreamFeed,
                     request_deserializer=runlane_dot_v1_dot_admin__service__pb2.StreamFeedRequest.FromString,
                     response_serializer=runlane_dot_v1_dot_admin__service__pb2.StreamFeedResponse.SerializeToString,
+            ),
+            'ImportSession': grpc.stream_unary_rpc_method_handler(
+                    servicer.ImportSession,
+                    request_deserializer=runlane_dot_v1_dot_admin__service__pb2.ImportSessionRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_admin__service__pb2.ImportSessionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -413,6 +438,33 @@ class AdminService(object):
             '/runlane.v1.AdminService/StreamFeed',
             runlane_dot_v1_dot_admin__service__pb2.StreamFeedRequest.SerializeToString,
             runlane_dot_v1_dot_admin__service__pb2.StreamFeedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportSession(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/runlane.v1.AdminService/ImportSession',
+            runlane_dot_v1_dot_admin__service__pb2.ImportSessionRequest.SerializeToString,
+            runlane_dot_v1_dot_admin__service__pb2.ImportSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

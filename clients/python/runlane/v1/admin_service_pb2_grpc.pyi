@@ -69,6 +69,17 @@ class AdminServiceStub:
     PAGE_TOKEN_INVALID or PAGE_TOKEN_MISMATCH for a cursor that is none, or is of another
     namespace, of another store, or of this one before it was restored.
     """
+    ImportSession: _grpc.StreamUnaryMultiCallable[_admin_service_pb2.ImportSessionRequest, _admin_service_pb2.ImportSessionResponse]
+    """Makes a session from the records of an archive: with the same messages, numbers, times,
+    runs and summaries, and the same fork points; with new ids of its runs. It is open and
+    idle, in the namespace of the call, wherever the archive comes from. All or nothing is
+    stored, in one transaction, once the last record is there and fits the others.
+
+    Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
+    them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+    names the record by its place in the whole stream, from 0: `records[7].message.role`;
+    SESSION_EXISTS, QUOTA_EXCEEDED.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -110,6 +121,17 @@ class AdminServiceAsyncStub(AdminServiceStub):
     with UNAVAILABLE: go on from the newest cursor. Fails with STREAM_LIMIT, and with
     PAGE_TOKEN_INVALID or PAGE_TOKEN_MISMATCH for a cursor that is none, or is of another
     namespace, of another store, or of this one before it was restored.
+    """
+    ImportSession: _aio.StreamUnaryMultiCallable[_admin_service_pb2.ImportSessionRequest, _admin_service_pb2.ImportSessionResponse]  # type: ignore[assignment]
+    """Makes a session from the records of an archive: with the same messages, numbers, times,
+    runs and summaries, and the same fork points; with new ids of its runs. It is open and
+    idle, in the namespace of the call, wherever the archive comes from. All or nothing is
+    stored, in one transaction, once the last record is there and fits the others.
+
+    Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
+    them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+    names the record by its place in the whole stream, from 0: `records[7].message.role`;
+    SESSION_EXISTS, QUOTA_EXCEEDED.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -197,6 +219,23 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         with UNAVAILABLE: go on from the newest cursor. Fails with STREAM_LIMIT, and with
         PAGE_TOKEN_INVALID or PAGE_TOKEN_MISMATCH for a cursor that is none, or is of another
         namespace, of another store, or of this one before it was restored.
+        """
+
+    @_abc_1.abstractmethod
+    def ImportSession(
+        self,
+        request_iterator: _MaybeAsyncIterator[_admin_service_pb2.ImportSessionRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ImportSessionResponse, _abc.Awaitable[_admin_service_pb2.ImportSessionResponse]]:
+        """Makes a session from the records of an archive: with the same messages, numbers, times,
+        runs and summaries, and the same fork points; with new ids of its runs. It is open and
+        idle, in the namespace of the call, wherever the archive comes from. All or nothing is
+        stored, in one transaction, once the last record is there and fits the others.
+
+        Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
+        them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+        names the record by its place in the whole stream, from 0: `records[7].message.role`;
+        SESSION_EXISTS, QUOTA_EXCEEDED.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -121,11 +121,12 @@ class _ErrorReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ErrorReaso
     a second than it may: then RetryInfo says when to try again. Metadata: limit, quota.
     """
     ERROR_REASON_STREAM_LIMIT: _ErrorReason.ValueType  # 72
-    """RESOURCE_EXHAUSTED: the server has as many streams as it takes, or the namespace as many as
-    it may have. Metadata: limit, quota (absent where it is the server's limit).
+    """RESOURCE_EXHAUSTED: the server has as many streams, feeds or imports as it takes, or the
+    namespace as many streams as it may have. Metadata: limit, quota (absent where it is the
+    server's limit).
     """
     ERROR_REASON_MESSAGE_TOO_LARGE: _ErrorReason.ValueType  # 73
-    """RESOURCE_EXHAUSTED: content is over the limit. Metadata: size_bytes, limit_bytes."""
+    """RESOURCE_EXHAUSTED: content, or an archive, is over the limit. Metadata: size_bytes, limit_bytes."""
     ERROR_REASON_SEQUENCE_AHEAD: _ErrorReason.ValueType  # 80
     """OUT_OF_RANGE: the cursor is beyond the session's last event. Metadata: sequence."""
     ERROR_REASON_CREDENTIAL_MISSING: _ErrorReason.ValueType  # 90
@@ -255,11 +256,12 @@ ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 71
 a second than it may: then RetryInfo says when to try again. Metadata: limit, quota.
 """
 ERROR_REASON_STREAM_LIMIT: ErrorReason.ValueType  # 72
-"""RESOURCE_EXHAUSTED: the server has as many streams as it takes, or the namespace as many as
-it may have. Metadata: limit, quota (absent where it is the server's limit).
+"""RESOURCE_EXHAUSTED: the server has as many streams, feeds or imports as it takes, or the
+namespace as many streams as it may have. Metadata: limit, quota (absent where it is the
+server's limit).
 """
 ERROR_REASON_MESSAGE_TOO_LARGE: ErrorReason.ValueType  # 73
-"""RESOURCE_EXHAUSTED: content is over the limit. Metadata: size_bytes, limit_bytes."""
+"""RESOURCE_EXHAUSTED: content, or an archive, is over the limit. Metadata: size_bytes, limit_bytes."""
 ERROR_REASON_SEQUENCE_AHEAD: ErrorReason.ValueType  # 80
 """OUT_OF_RANGE: the cursor is beyond the session's last event. Metadata: sequence."""
 ERROR_REASON_CREDENTIAL_MISSING: ErrorReason.ValueType  # 90

@@ -51,6 +51,8 @@ class Event(message.Message):
         """A session was forked; on the source and on the fork."""
         TYPE_SESSION_COMPACTED: Event._Type.ValueType  # 25
         """The first messages of a session were summarised for the model."""
+        TYPE_SESSION_IMPORTED: Event._Type.ValueType  # 26
+        """A session was made from an archive."""
         TYPE_SESSION_DELETED: Event._Type.ValueType  # 27
         """A session was deleted; its last event."""
         TYPE_SUBMISSION_PENDING: Event._Type.ValueType  # 30
@@ -135,6 +137,8 @@ class Event(message.Message):
     """A session was forked; on the source and on the fork."""
     TYPE_SESSION_COMPACTED: Event.Type.ValueType  # 25
     """The first messages of a session were summarised for the model."""
+    TYPE_SESSION_IMPORTED: Event.Type.ValueType  # 26
+    """A session was made from an archive."""
     TYPE_SESSION_DELETED: Event.Type.ValueType  # 27
     """A session was deleted; its last event."""
     TYPE_SUBMISSION_PENDING: Event.Type.ValueType  # 30
@@ -220,6 +224,7 @@ class Event(message.Message):
     SESSION_REOPENED_FIELD_NUMBER: builtins.int
     SESSION_FORKED_FIELD_NUMBER: builtins.int
     SESSION_COMPACTED_FIELD_NUMBER: builtins.int
+    SESSION_IMPORTED_FIELD_NUMBER: builtins.int
     SESSION_DELETED_FIELD_NUMBER: builtins.int
     SUBMISSION_PENDING_FIELD_NUMBER: builtins.int
     SUBMISSION_MOVED_FIELD_NUMBER: builtins.int
@@ -310,6 +315,10 @@ class Event(message.Message):
     @builtins.property
     def session_compacted(self) -> SessionCompacted:
         """Body of TYPE_SESSION_COMPACTED."""
+
+    @builtins.property
+    def session_imported(self) -> SessionImported:
+        """Body of TYPE_SESSION_IMPORTED."""
 
     @builtins.property
     def session_deleted(self) -> SessionDeleted:
@@ -464,6 +473,7 @@ class Event(message.Message):
         session_reopened: SessionReopened | None = ...,
         session_forked: SessionForked | None = ...,
         session_compacted: SessionCompacted | None = ...,
+        session_imported: SessionImported | None = ...,
         session_deleted: SessionDeleted | None = ...,
         submission_pending: SubmissionPending | None = ...,
         submission_moved: SubmissionMoved | None = ...,
@@ -498,11 +508,11 @@ class Event(message.Message):
         child_run_started: ChildRunStarted | None = ...,
         child_run_finished: ChildRunFinished | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["activation_abandoned", b"activation_abandoned", "activation_ended", b"activation_ended", "activation_leased", b"activation_leased", "activation_queued", b"activation_queued", "body", b"body", "child_run_finished", b"child_run_finished", "child_run_started", b"child_run_started", "event_time", b"event_time", "interaction_answered", b"interaction_answered", "interaction_closed", b"interaction_closed", "interaction_opened", b"interaction_opened", "message", b"message", "message_appended", b"message_appended", "model_step_committed", b"model_step_committed", "model_step_reserved", b"model_step_reserved", "run_cancellation_requested", b"run_cancellation_requested", "run_created", b"run_created", "run_ending", b"run_ending", "run_pause_requested", b"run_pause_requested", "run_paused", b"run_paused", "run_recovering", b"run_recovering", "run_stalled", b"run_stalled", "run_terminal", b"run_terminal", "run_unpaused", b"run_unpaused", "run_waiting", b"run_waiting", "session_closed", b"session_closed", "session_compacted", b"session_compacted", "session_created", b"session_created", "session_deleted", b"session_deleted", "session_forked", b"session_forked", "session_reopened", b"session_reopened", "session_updated", b"session_updated", "submission_delivered", b"submission_delivered", "submission_failed", b"submission_failed", "submission_moved", b"submission_moved", "submission_pending", b"submission_pending", "submission_withdrawn", b"submission_withdrawn", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_claimed", b"tool_call_claimed", "tool_call_committed", b"tool_call_committed", "tool_call_outcome_unknown", b"tool_call_outcome_unknown", "tool_call_prepared", b"tool_call_prepared"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["activation_abandoned", b"activation_abandoned", "activation_ended", b"activation_ended", "activation_leased", b"activation_leased", "activation_queued", b"activation_queued", "body", b"body", "child_run_finished", b"child_run_finished", "child_run_started", b"child_run_started", "event_time", b"event_time", "interaction_answered", b"interaction_answered", "interaction_closed", b"interaction_closed", "interaction_opened", b"interaction_opened", "message", b"message", "message_appended", b"message_appended", "model_step_committed", b"model_step_committed", "model_step_reserved", b"model_step_reserved", "run_cancellation_requested", b"run_cancellation_requested", "run_created", b"run_created", "run_ending", b"run_ending", "run_pause_requested", b"run_pause_requested", "run_paused", b"run_paused", "run_recovering", b"run_recovering", "run_stalled", b"run_stalled", "run_terminal", b"run_terminal", "run_unpaused", b"run_unpaused", "run_waiting", b"run_waiting", "session_closed", b"session_closed", "session_compacted", b"session_compacted", "session_created", b"session_created", "session_deleted", b"session_deleted", "session_forked", b"session_forked", "session_imported", b"session_imported", "session_reopened", b"session_reopened", "session_updated", b"session_updated", "submission_delivered", b"submission_delivered", "submission_failed", b"submission_failed", "submission_moved", b"submission_moved", "submission_pending", b"submission_pending", "submission_withdrawn", b"submission_withdrawn", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_claimed", b"tool_call_claimed", "tool_call_committed", b"tool_call_committed", "tool_call_outcome_unknown", b"tool_call_outcome_unknown", "tool_call_prepared", b"tool_call_prepared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["activation_abandoned", b"activation_abandoned", "activation_ended", b"activation_ended", "activation_id", b"activation_id", "activation_leased", b"activation_leased", "activation_queued", b"activation_queued", "actor", b"actor", "attempt", b"attempt", "body", b"body", "child_run_finished", b"child_run_finished", "child_run_started", b"child_run_started", "event_time", b"event_time", "interaction_answered", b"interaction_answered", "interaction_closed", b"interaction_closed", "interaction_opened", b"interaction_opened", "may_skip", b"may_skip", "message", b"message", "message_appended", b"message_appended", "model_step_committed", b"model_step_committed", "model_step_reserved", b"model_step_reserved", "request_id", b"request_id", "run_cancellation_requested", b"run_cancellation_requested", "run_created", b"run_created", "run_ending", b"run_ending", "run_id", b"run_id", "run_pause_requested", b"run_pause_requested", "run_paused", b"run_paused", "run_recovering", b"run_recovering", "run_sequence", b"run_sequence", "run_stalled", b"run_stalled", "run_terminal", b"run_terminal", "run_unpaused", b"run_unpaused", "run_waiting", b"run_waiting", "sequence", b"sequence", "session_closed", b"session_closed", "session_compacted", b"session_compacted", "session_created", b"session_created", "session_deleted", b"session_deleted", "session_forked", b"session_forked", "session_id", b"session_id", "session_reopened", b"session_reopened", "session_updated", b"session_updated", "submission_delivered", b"submission_delivered", "submission_failed", b"submission_failed", "submission_moved", b"submission_moved", "submission_pending", b"submission_pending", "submission_withdrawn", b"submission_withdrawn", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_claimed", b"tool_call_claimed", "tool_call_committed", b"tool_call_committed", "tool_call_outcome_unknown", b"tool_call_outcome_unknown", "tool_call_prepared", b"tool_call_prepared", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["activation_abandoned", b"activation_abandoned", "activation_ended", b"activation_ended", "activation_id", b"activation_id", "activation_leased", b"activation_leased", "activation_queued", b"activation_queued", "actor", b"actor", "attempt", b"attempt", "body", b"body", "child_run_finished", b"child_run_finished", "child_run_started", b"child_run_started", "event_time", b"event_time", "interaction_answered", b"interaction_answered", "interaction_closed", b"interaction_closed", "interaction_opened", b"interaction_opened", "may_skip", b"may_skip", "message", b"message", "message_appended", b"message_appended", "model_step_committed", b"model_step_committed", "model_step_reserved", b"model_step_reserved", "request_id", b"request_id", "run_cancellation_requested", b"run_cancellation_requested", "run_created", b"run_created", "run_ending", b"run_ending", "run_id", b"run_id", "run_pause_requested", b"run_pause_requested", "run_paused", b"run_paused", "run_recovering", b"run_recovering", "run_sequence", b"run_sequence", "run_stalled", b"run_stalled", "run_terminal", b"run_terminal", "run_unpaused", b"run_unpaused", "run_waiting", b"run_waiting", "sequence", b"sequence", "session_closed", b"session_closed", "session_compacted", b"session_compacted", "session_created", b"session_created", "session_deleted", b"session_deleted", "session_forked", b"session_forked", "session_id", b"session_id", "session_imported", b"session_imported", "session_reopened", b"session_reopened", "session_updated", b"session_updated", "submission_delivered", b"submission_delivered", "submission_failed", b"submission_failed", "submission_moved", b"submission_moved", "submission_pending", b"submission_pending", "submission_withdrawn", b"submission_withdrawn", "tool_call_cancelled", b"tool_call_cancelled", "tool_call_claimed", b"tool_call_claimed", "tool_call_committed", b"tool_call_committed", "tool_call_outcome_unknown", b"tool_call_outcome_unknown", "tool_call_prepared", b"tool_call_prepared", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = typing.Literal["session_created", "session_updated", "session_closed", "session_reopened", "session_forked", "session_compacted", "session_deleted", "submission_pending", "submission_moved", "submission_delivered", "submission_failed", "submission_withdrawn", "run_created", "run_waiting", "run_cancellation_requested", "run_pause_requested", "run_paused", "run_unpaused", "run_recovering", "run_stalled", "run_ending", "run_terminal", "activation_queued", "activation_leased", "activation_ended", "activation_abandoned", "message_appended", "model_step_reserved", "model_step_committed", "tool_call_prepared", "tool_call_claimed", "tool_call_committed", "tool_call_outcome_unknown", "tool_call_cancelled", "interaction_opened", "interaction_answered", "interaction_closed", "child_run_started", "child_run_finished"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = typing.Literal["session_created", "session_updated", "session_closed", "session_reopened", "session_forked", "session_compacted", "session_imported", "session_deleted", "submission_pending", "submission_moved", "submission_delivered", "submission_failed", "submission_withdrawn", "run_created", "run_waiting", "run_cancellation_requested", "run_pause_requested", "run_paused", "run_unpaused", "run_recovering", "run_stalled", "run_ending", "run_terminal", "activation_queued", "activation_leased", "activation_ended", "activation_abandoned", "message_appended", "model_step_reserved", "model_step_committed", "tool_call_prepared", "tool_call_claimed", "tool_call_committed", "tool_call_outcome_unknown", "tool_call_cancelled", "interaction_opened", "interaction_answered", "interaction_closed", "child_run_started", "child_run_finished"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -515,7 +525,7 @@ class SessionCreated(message.Message):
     MESSAGE_COUNT_FIELD_NUMBER: builtins.int
     PARENT_RUN_ID_FIELD_NUMBER: builtins.int
     message_count: builtins.int
-    """Number of messages it began with: 0, or what a fork took over."""
+    """Number of messages it began with: 0, or what a fork or an import took over."""
     parent_run_id: builtins.str
     """Of the session of a child run, the run that started it."""
     def __init__(
@@ -639,6 +649,40 @@ class SessionCompacted(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["model", b"model", "through_message_number", b"through_message_number", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class SessionImported(message.Message):
+    """A session was made from an archive. Its runs and messages have no events here: they are
+    read as those that a fork took over.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    SOURCE_SESSION_ID_FIELD_NUMBER: builtins.int
+    MESSAGE_COUNT_FIELD_NUMBER: builtins.int
+    RUN_COUNT_FIELD_NUMBER: builtins.int
+    CONTENT_DIGEST_FIELD_NUMBER: builtins.int
+    source_session_id: builtins.str
+    """The session that the archive was made of, as the archive calls it."""
+    message_count: builtins.int
+    """Number of messages that it took over."""
+    run_count: builtins.int
+    """Number of runs that it took over: its first fork points."""
+    content_digest: builtins.str
+    """SHA-256 of what was taken over, in lower-case hex, as in the end of its archive."""
+    def __init__(
+        self,
+        *,
+        source_session_id: builtins.str = ...,
+        message_count: builtins.int = ...,
+        run_count: builtins.int = ...,
+        content_digest: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["content_digest", b"content_digest", "message_count", b"message_count", "run_count", b"run_count", "source_session_id", b"source_session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,6 +10,7 @@ from google.protobuf import message as message
 from google.protobuf import timestamp_pb2 as timestamp_pb2
 from google.protobuf.internal import containers as containers
 from google.protobuf.internal import enum_type_wrapper as enum_type_wrapper
+from runlane.v1 import archive_pb2 as archive_pb2
 from runlane.v1 import event_pb2 as event_pb2
 from runlane.v1 import executor_service_pb2 as executor_service_pb2
 from runlane.v1 import interaction_pb2 as interaction_pb2
@@ -1243,5 +1244,51 @@ class ListInteractionsResponse(message.Message):
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = typing.Literal["interactions", b"interactions", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ExportSessionRequest(message.Message):
+    """Request of ExportSession."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    INCLUDE_EVENTS_FIELD_NUMBER: builtins.int
+    session_id: builtins.str
+    """The session; required."""
+    include_events: builtins.bool
+    """Also give the events of the session. They are of no use to an import."""
+    def __init__(
+        self,
+        *,
+        session_id: builtins.str = ...,
+        include_events: builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["include_events", b"include_events", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
+class ExportSessionResponse(message.Message):
+    """Answer of ExportSession."""
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    RECORDS_FIELD_NUMBER: builtins.int
+    @builtins.property
+    def records(self) -> containers.RepeatedCompositeFieldContainer[archive_pb2.ArchiveRecord]:
+        """The next records."""
+
+    def __init__(
+        self,
+        *,
+        records: abc.Iterable[archive_pb2.ArchiveRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["records", b"records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

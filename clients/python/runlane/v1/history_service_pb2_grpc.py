@@ -119,6 +119,11 @@ class HistoryServiceStub(object):
                 request_serializer=runlane_dot_v1_dot_history__service__pb2.StreamRunEventsRequest.SerializeToString,
                 response_deserializer=runlane_dot_v1_dot_history__service__pb2.StreamRunEventsResponse.FromString,
                 _registered_method=True)
+        self.ExportSession = channel.unary_stream(
+                '/runlane.v1.HistoryService/ExportSession',
+                request_serializer=runlane_dot_v1_dot_history__service__pb2.ExportSessionRequest.SerializeToString,
+                response_deserializer=runlane_dot_v1_dot_history__service__pb2.ExportSessionResponse.FromString,
+                _registered_method=True)
 
 
 class HistoryServiceServicer(object):
@@ -254,6 +259,24 @@ class HistoryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportSession(self, request, context):
+        """Exports a session: all that is committed of its history at the time of the call, as the
+        records of an archive, in answers of at most 256 records and 1 MiB, or one record.
+
+        Not in it are pending input, interactions, and the sessions of child runs, which are
+        exported one by one. Whatever the session is doing, the archive is of a session at rest:
+        a run that is live is in it as it would be if it were cancelled at this moment. It ended
+        CANCELLED, or OUTCOME_UNKNOWN where a call is claimed that is not idempotent, and each of
+        its calls without a result has a message that stands in for it. The session itself is
+        neither held nor changed. An export that was cut off is made anew, from the first record.
+
+        Fails with SESSION_NOT_FOUND, also where the session is deleted meanwhile; DRAINING,
+        STREAM_ENDED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HistoryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -336,6 +359,11 @@ def add_HistoryServiceServicer_to_server(servicer, server):
                     servicer.StreamRunEvents,
                     request_deserializer=runlane_dot_v1_dot_history__service__pb2.StreamRunEventsRequest.FromString,
                     response_serializer=runlane_dot_v1_dot_history__service__pb2.StreamRunEventsResponse.SerializeToString,
+            ),
+            'ExportSession': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportSession,
+                    request_deserializer=runlane_dot_v1_dot_history__service__pb2.ExportSessionRequest.FromString,
+                    response_serializer=runlane_dot_v1_dot_history__service__pb2.ExportSessionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -775,6 +803,33 @@ class HistoryService(object):
             '/runlane.v1.HistoryService/StreamRunEvents',
             runlane_dot_v1_dot_history__service__pb2.StreamRunEventsRequest.SerializeToString,
             runlane_dot_v1_dot_history__service__pb2.StreamRunEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/runlane.v1.HistoryService/ExportSession',
+            runlane_dot_v1_dot_history__service__pb2.ExportSessionRequest.SerializeToString,
+            runlane_dot_v1_dot_history__service__pb2.ExportSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -93,6 +93,20 @@ class HistoryServiceStub:
     event, or at the end with follow = false. Fails with RUN_NOT_FOUND, STREAM_LIMIT,
     DRAINING, STREAM_ENDED.
     """
+    ExportSession: _grpc.UnaryStreamMultiCallable[_history_service_pb2.ExportSessionRequest, _history_service_pb2.ExportSessionResponse]
+    """Exports a session: all that is committed of its history at the time of the call, as the
+    records of an archive, in answers of at most 256 records and 1 MiB, or one record.
+
+    Not in it are pending input, interactions, and the sessions of child runs, which are
+    exported one by one. Whatever the session is doing, the archive is of a session at rest:
+    a run that is live is in it as it would be if it were cancelled at this moment. It ended
+    CANCELLED, or OUTCOME_UNKNOWN where a call is claimed that is not idempotent, and each of
+    its calls without a result has a message that stands in for it. The session itself is
+    neither held nor changed. An export that was cut off is made anew, from the first record.
+
+    Fails with SESSION_NOT_FOUND, also where the session is deleted meanwhile; DRAINING,
+    STREAM_ENDED.
+    """
 
 @_typing.type_check_only
 class HistoryServiceAsyncStub(HistoryServiceStub):
@@ -158,6 +172,20 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     """Streams the events of one run in order, from its creation. Ends OK after its terminal
     event, or at the end with follow = false. Fails with RUN_NOT_FOUND, STREAM_LIMIT,
     DRAINING, STREAM_ENDED.
+    """
+    ExportSession: _aio.UnaryStreamMultiCallable[_history_service_pb2.ExportSessionRequest, _history_service_pb2.ExportSessionResponse]  # type: ignore[assignment]
+    """Exports a session: all that is committed of its history at the time of the call, as the
+    records of an archive, in answers of at most 256 records and 1 MiB, or one record.
+
+    Not in it are pending input, interactions, and the sessions of child runs, which are
+    exported one by one. Whatever the session is doing, the archive is of a session at rest:
+    a run that is live is in it as it would be if it were cancelled at this moment. It ended
+    CANCELLED, or OUTCOME_UNKNOWN where a call is claimed that is not idempotent, and each of
+    its calls without a result has a message that stands in for it. The session itself is
+    neither held nor changed. An export that was cut off is made anew, from the first record.
+
+    Fails with SESSION_NOT_FOUND, also where the session is deleted meanwhile; DRAINING,
+    STREAM_ENDED.
     """
 
 class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -317,6 +345,26 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         """Streams the events of one run in order, from its creation. Ends OK after its terminal
         event, or at the end with follow = false. Fails with RUN_NOT_FOUND, STREAM_LIMIT,
         DRAINING, STREAM_ENDED.
+        """
+
+    @_abc_1.abstractmethod
+    def ExportSession(
+        self,
+        request: _history_service_pb2.ExportSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_history_service_pb2.ExportSessionResponse], _abc.AsyncIterator[_history_service_pb2.ExportSessionResponse]]:
+        """Exports a session: all that is committed of its history at the time of the call, as the
+        records of an archive, in answers of at most 256 records and 1 MiB, or one record.
+
+        Not in it are pending input, interactions, and the sessions of child runs, which are
+        exported one by one. Whatever the session is doing, the archive is of a session at rest:
+        a run that is live is in it as it would be if it were cancelled at this moment. It ended
+        CANCELLED, or OUTCOME_UNKNOWN where a call is claimed that is not idempotent, and each of
+        its calls without a result has a message that stands in for it. The session itself is
+        neither held nor changed. An export that was cut off is made anew, from the first record.
+
+        Fails with SESSION_NOT_FOUND, also where the session is deleted meanwhile; DRAINING,
+        STREAM_ENDED.
         """
 
 def add_HistoryServiceServicer_to_server(servicer: HistoryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -8,17 +8,21 @@ import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { ApiKey, ApiKey_Scope } from "./api_key_pb.js";
 import { file_runlane_v1_api_key } from "./api_key_pb.js";
+import type { ArchiveRecord } from "./archive_pb.js";
+import { file_runlane_v1_archive } from "./archive_pb.js";
 import type { Event, Event_Type } from "./event_pb.js";
 import { file_runlane_v1_event } from "./event_pb.js";
 import type { Run, Run_StopReason } from "./run_pb.js";
 import { file_runlane_v1_run } from "./run_pb.js";
+import type { Session } from "./session_pb.js";
+import { file_runlane_v1_session } from "./session_pb.js";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file runlane/v1/admin_service.proto.
  */
 export const file_runlane_v1_admin_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch5ydW5sYW5lL3YxL2FkbWluX3NlcnZpY2UucHJvdG8SCnJ1bmxhbmUudjEiPwoWTGlzdFN0YWxsZWRSdW5zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCSJRChdMaXN0U3RhbGxlZFJ1bnNSZXNwb25zZRIdCgRydW5zGAEgAygLMg8ucnVubGFuZS52MS5SdW4SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIncKEFNldHRsZVJ1blJlcXVlc3QSDgoGcnVuX2lkGAEgASgJEi8KC3N0b3BfcmVhc29uGAIgASgOMhoucnVubGFuZS52MS5SdW4uU3RvcFJlYXNvbhIOCgZyZWFzb24YAyABKAkSEgoKcmVxdWVzdF9pZBgPIAEoCSJVChFTZXR0bGVSdW5SZXNwb25zZRIcCgNydW4YASABKAsyDy5ydW5sYW5lLnYxLlJ1bhIQCghzZXF1ZW5jZRgOIAEoAxIQCghyZXBsYXllZBgPIAEoCCKlAQoQQ3JlYXRlS2V5UmVxdWVzdBIMCgRuYW1lGAEgASgJEhEKCW5hbWVzcGFjZRgCIAEoCRIoCgZzY29wZXMYAyADKA4yGC5ydW5sYW5lLnYxLkFwaUtleS5TY29wZRIyCg9leHBpcmVfZHVyYXRpb24YBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKcmVxdWVzdF9pZBgPIAEoCSJbChFDcmVhdGVLZXlSZXNwb25zZRIfCgNrZXkYASABKAsyEi5ydW5sYW5lLnYxLkFwaUtleRITCgZzZWNyZXQYAiABKAlCA4ABARIQCghyZXBsYXllZBgPIAEoCCJPCg9MaXN0S2V5c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkSFQoNaW5jbHVkZV9lbmRlZBgDIAEoCCJNChBMaXN0S2V5c1Jlc3BvbnNlEiAKBGtleXMYASADKAsyEi5ydW5sYW5lLnYxLkFwaUtleRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiIgoQUmV2b2tlS2V5UmVxdWVzdBIOCgZrZXlfaWQYASABKAkiNAoRUmV2b2tlS2V5UmVzcG9uc2USHwoDa2V5GAEgASgLMhIucnVubGFuZS52MS5BcGlLZXkiFAoSR2V0T3ZlcnZpZXdSZXF1ZXN0IqcEChNHZXRPdmVydmlld1Jlc3BvbnNlEhoKEm9wZW5fc2Vzc2lvbl9jb3VudBgBIAEoBRIcChRjbG9zZWRfc2Vzc2lvbl9jb3VudBgCIAEoBRIVCg1tb3JlX3Nlc3Npb25zGAMgASgIEhgKEGFjdGl2ZV9ydW5fY291bnQYBCABKAUSGQoRd2FpdGluZ19ydW5fY291bnQYBSABKAUSGAoQcGF1c2VkX3J1bl9jb3VudBgGIAEoBRIZChFzdGFsbGVkX3J1bl9jb3VudBgHIAEoBRIeChZvcGVuX2ludGVyYWN0aW9uX2NvdW50GAggASgFEh8KF3F1ZXVlZF9hY3RpdmF0aW9uX2NvdW50GAkgASgFEjkKFm9sZGVzdF9xdWV1ZWRfZHVyYXRpb24YCiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SHwoXbGVhc2VkX2FjdGl2YXRpb25fY291bnQYCyABKAUSFgoOZXhlY3V0b3JfY291bnQYDCABKAUSFAoMc3RyZWFtX2NvdW50GA0gASgFEhgKEHN0b3JlX3NpemVfYnl0ZXMYDiABKAMSFwoPc3RvcmVfYXZhaWxhYmxlGA8gASgIEi8KC3NlcnZlcl90aW1lGBAgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBImCgZxdW90YXMYESADKAsyFi5ydW5sYW5lLnYxLlF1b3RhVXNhZ2UiOAoKUXVvdGFVc2FnZRINCgVxdW90YRgBIAEoCRIMCgR1c2VkGAIgASgDEg0KBWxpbWl0GAMgASgDIj0KFExpc3RFeGVjdXRvcnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIl8KFUxpc3RFeGVjdXRvcnNSZXNwb25zZRItCglleGVjdXRvcnMYASADKAsyGi5ydW5sYW5lLnYxLkV4ZWN1dG9yU3RhdHVzEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKiAQoORXhlY3V0b3JTdGF0dXMSEwoLZXhlY3V0b3JfaWQYASABKAkSDgoGYWdlbnRzGAIgAygJEjIKDmxhc3RfcG9sbF90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIPCgdwb2xsaW5nGAQgASgIEhQKDGxlYXNlZF9jb3VudBgFIAEoBRIQCghkcmFpbmluZxgGIAEoCCKnAQoRU3RyZWFtRmVlZFJlcXVlc3QSFgoMYWZ0ZXJfY3Vyc29yGAEgASgJSAASEAoGYXRfZW5kGAIgASgISAASEwoGZm9sbG93GAMgASgISAGIAQESJQoFdHlwZXMYBCADKA4yFi5ydW5sYW5lLnYxLkV2ZW50LlR5cGUSGAoQaW5jbHVkZV9tZXNzYWdlcxgFIAEoCEIHCgVzdGFydEIJCgdfZm9sbG93InMKElN0cmVhbUZlZWRSZXNwb25zZRImCgViYXRjaBgBIAEoCzIVLnJ1bmxhbmUudjEuRmVlZEJhdGNoSAASLAoIYm9va21hcmsYAiABKAsyGC5ydW5sYW5lLnYxLkZlZWRCb29rbWFya0gAQgcKBWZyYW1lIjIKCUZlZWRCYXRjaBIlCgZldmVudHMYASADKAsyFS5ydW5sYW5lLnYxLkZlZWRFdmVudCI9CglGZWVkRXZlbnQSIAoFZXZlbnQYASABKAsyES5ydW5sYW5lLnYxLkV2ZW50Eg4KBmN1cnNvchgCIAEoCSJiCgxGZWVkQm9va21hcmsSDgoGY3Vyc29yGAEgASgJEhEKCWNhdWdodF91cBgCIAEoCBIvCgtzZXJ2ZXJfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAynQUKDEFkbWluU2VydmljZRJfCg9MaXN0U3RhbGxlZFJ1bnMSIi5ydW5sYW5lLnYxLkxpc3RTdGFsbGVkUnVuc1JlcXVlc3QaIy5ydW5sYW5lLnYxLkxpc3RTdGFsbGVkUnVuc1Jlc3BvbnNlIgOQAgESSAoJU2V0dGxlUnVuEhwucnVubGFuZS52MS5TZXR0bGVSdW5SZXF1ZXN0Gh0ucnVubGFuZS52MS5TZXR0bGVSdW5SZXNwb25zZRJICglDcmVhdGVLZXkSHC5ydW5sYW5lLnYxLkNyZWF0ZUtleVJlcXVlc3QaHS5ydW5sYW5lLnYxLkNyZWF0ZUtleVJlc3BvbnNlEkoKCExpc3RLZXlzEhsucnVubGFuZS52MS5MaXN0S2V5c1JlcXVlc3QaHC5ydW5sYW5lLnYxLkxpc3RLZXlzUmVzcG9uc2UiA5ACARJICglSZXZva2VLZXkSHC5ydW5sYW5lLnYxLlJldm9rZUtleVJlcXVlc3QaHS5ydW5sYW5lLnYxLlJldm9rZUtleVJlc3BvbnNlElMKC0dldE92ZXJ2aWV3Eh4ucnVubGFuZS52MS5HZXRPdmVydmlld1JlcXVlc3QaHy5ydW5sYW5lLnYxLkdldE92ZXJ2aWV3UmVzcG9uc2UiA5ACARJZCg1MaXN0RXhlY3V0b3JzEiAucnVubGFuZS52MS5MaXN0RXhlY3V0b3JzUmVxdWVzdBohLnJ1bmxhbmUudjEuTGlzdEV4ZWN1dG9yc1Jlc3BvbnNlIgOQAgESUgoKU3RyZWFtRmVlZBIdLnJ1bmxhbmUudjEuU3RyZWFtRmVlZFJlcXVlc3QaHi5ydW5sYW5lLnYxLlN0cmVhbUZlZWRSZXNwb25zZSIDkAIBMAFiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_runlane_v1_api_key, file_runlane_v1_event, file_runlane_v1_run]);
+  fileDesc("Ch5ydW5sYW5lL3YxL2FkbWluX3NlcnZpY2UucHJvdG8SCnJ1bmxhbmUudjEiPwoWTGlzdFN0YWxsZWRSdW5zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCSJRChdMaXN0U3RhbGxlZFJ1bnNSZXNwb25zZRIdCgRydW5zGAEgAygLMg8ucnVubGFuZS52MS5SdW4SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIncKEFNldHRsZVJ1blJlcXVlc3QSDgoGcnVuX2lkGAEgASgJEi8KC3N0b3BfcmVhc29uGAIgASgOMhoucnVubGFuZS52MS5SdW4uU3RvcFJlYXNvbhIOCgZyZWFzb24YAyABKAkSEgoKcmVxdWVzdF9pZBgPIAEoCSJVChFTZXR0bGVSdW5SZXNwb25zZRIcCgNydW4YASABKAsyDy5ydW5sYW5lLnYxLlJ1bhIQCghzZXF1ZW5jZRgOIAEoAxIQCghyZXBsYXllZBgPIAEoCCKlAQoQQ3JlYXRlS2V5UmVxdWVzdBIMCgRuYW1lGAEgASgJEhEKCW5hbWVzcGFjZRgCIAEoCRIoCgZzY29wZXMYAyADKA4yGC5ydW5sYW5lLnYxLkFwaUtleS5TY29wZRIyCg9leHBpcmVfZHVyYXRpb24YBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKcmVxdWVzdF9pZBgPIAEoCSJbChFDcmVhdGVLZXlSZXNwb25zZRIfCgNrZXkYASABKAsyEi5ydW5sYW5lLnYxLkFwaUtleRITCgZzZWNyZXQYAiABKAlCA4ABARIQCghyZXBsYXllZBgPIAEoCCJPCg9MaXN0S2V5c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkSFQoNaW5jbHVkZV9lbmRlZBgDIAEoCCJNChBMaXN0S2V5c1Jlc3BvbnNlEiAKBGtleXMYASADKAsyEi5ydW5sYW5lLnYxLkFwaUtleRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiIgoQUmV2b2tlS2V5UmVxdWVzdBIOCgZrZXlfaWQYASABKAkiNAoRUmV2b2tlS2V5UmVzcG9uc2USHwoDa2V5GAEgASgLMhIucnVubGFuZS52MS5BcGlLZXkiFAoSR2V0T3ZlcnZpZXdSZXF1ZXN0IqcEChNHZXRPdmVydmlld1Jlc3BvbnNlEhoKEm9wZW5fc2Vzc2lvbl9jb3VudBgBIAEoBRIcChRjbG9zZWRfc2Vzc2lvbl9jb3VudBgCIAEoBRIVCg1tb3JlX3Nlc3Npb25zGAMgASgIEhgKEGFjdGl2ZV9ydW5fY291bnQYBCABKAUSGQoRd2FpdGluZ19ydW5fY291bnQYBSABKAUSGAoQcGF1c2VkX3J1bl9jb3VudBgGIAEoBRIZChFzdGFsbGVkX3J1bl9jb3VudBgHIAEoBRIeChZvcGVuX2ludGVyYWN0aW9uX2NvdW50GAggASgFEh8KF3F1ZXVlZF9hY3RpdmF0aW9uX2NvdW50GAkgASgFEjkKFm9sZGVzdF9xdWV1ZWRfZHVyYXRpb24YCiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SHwoXbGVhc2VkX2FjdGl2YXRpb25fY291bnQYCyABKAUSFgoOZXhlY3V0b3JfY291bnQYDCABKAUSFAoMc3RyZWFtX2NvdW50GA0gASgFEhgKEHN0b3JlX3NpemVfYnl0ZXMYDiABKAMSFwoPc3RvcmVfYXZhaWxhYmxlGA8gASgIEi8KC3NlcnZlcl90aW1lGBAgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBImCgZxdW90YXMYESADKAsyFi5ydW5sYW5lLnYxLlF1b3RhVXNhZ2UiOAoKUXVvdGFVc2FnZRINCgVxdW90YRgBIAEoCRIMCgR1c2VkGAIgASgDEg0KBWxpbWl0GAMgASgDIj0KFExpc3RFeGVjdXRvcnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIl8KFUxpc3RFeGVjdXRvcnNSZXNwb25zZRItCglleGVjdXRvcnMYASADKAsyGi5ydW5sYW5lLnYxLkV4ZWN1dG9yU3RhdHVzEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKiAQoORXhlY3V0b3JTdGF0dXMSEwoLZXhlY3V0b3JfaWQYASABKAkSDgoGYWdlbnRzGAIgAygJEjIKDmxhc3RfcG9sbF90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIPCgdwb2xsaW5nGAQgASgIEhQKDGxlYXNlZF9jb3VudBgFIAEoBRIQCghkcmFpbmluZxgGIAEoCCKnAQoRU3RyZWFtRmVlZFJlcXVlc3QSFgoMYWZ0ZXJfY3Vyc29yGAEgASgJSAASEAoGYXRfZW5kGAIgASgISAASEwoGZm9sbG93GAMgASgISAGIAQESJQoFdHlwZXMYBCADKA4yFi5ydW5sYW5lLnYxLkV2ZW50LlR5cGUSGAoQaW5jbHVkZV9tZXNzYWdlcxgFIAEoCEIHCgVzdGFydEIJCgdfZm9sbG93InMKElN0cmVhbUZlZWRSZXNwb25zZRImCgViYXRjaBgBIAEoCzIVLnJ1bmxhbmUudjEuRmVlZEJhdGNoSAASLAoIYm9va21hcmsYAiABKAsyGC5ydW5sYW5lLnYxLkZlZWRCb29rbWFya0gAQgcKBWZyYW1lIjIKCUZlZWRCYXRjaBIlCgZldmVudHMYASADKAsyFS5ydW5sYW5lLnYxLkZlZWRFdmVudCI9CglGZWVkRXZlbnQSIAoFZXZlbnQYASABKAsyES5ydW5sYW5lLnYxLkV2ZW50Eg4KBmN1cnNvchgCIAEoCSJiCgxGZWVkQm9va21hcmsSDgoGY3Vyc29yGAEgASgJEhEKCWNhdWdodF91cBgCIAEoCBIvCgtzZXJ2ZXJfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiagoUSW1wb3J0U2Vzc2lvblJlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRIqCgdyZWNvcmRzGAIgAygLMhkucnVubGFuZS52MS5BcmNoaXZlUmVjb3JkEhIKCnJlcXVlc3RfaWQYDyABKAkiwAEKFUltcG9ydFNlc3Npb25SZXNwb25zZRIkCgdzZXNzaW9uGAEgASgLMhMucnVubGFuZS52MS5TZXNzaW9uEhUKDW1lc3NhZ2VfY291bnQYAiABKAMSEQoJcnVuX2NvdW50GAMgASgDEhYKDmNvbnRlbnRfZGlnZXN0GAQgASgJEhsKE3NraXBwZWRfZXZlbnRfY291bnQYBSABKAMSEAoIc2VxdWVuY2UYDiABKAMSEAoIcmVwbGF5ZWQYDyABKAgy9QUKDEFkbWluU2VydmljZRJfCg9MaXN0U3RhbGxlZFJ1bnMSIi5ydW5sYW5lLnYxLkxpc3RTdGFsbGVkUnVuc1JlcXVlc3QaIy5ydW5sYW5lLnYxLkxpc3RTdGFsbGVkUnVuc1Jlc3BvbnNlIgOQAgESSAoJU2V0dGxlUnVuEhwucnVubGFuZS52MS5TZXR0bGVSdW5SZXF1ZXN0Gh0ucnVubGFuZS52MS5TZXR0bGVSdW5SZXNwb25zZRJICglDcmVhdGVLZXkSHC5ydW5sYW5lLnYxLkNyZWF0ZUtleVJlcXVlc3QaHS5ydW5sYW5lLnYxLkNyZWF0ZUtleVJlc3BvbnNlEkoKCExpc3RLZXlzEhsucnVubGFuZS52MS5MaXN0S2V5c1JlcXVlc3QaHC5ydW5sYW5lLnYxLkxpc3RLZXlzUmVzcG9uc2UiA5ACARJICglSZXZva2VLZXkSHC5ydW5sYW5lLnYxLlJldm9rZUtleVJlcXVlc3QaHS5ydW5sYW5lLnYxLlJldm9rZUtleVJlc3BvbnNlElMKC0dldE92ZXJ2aWV3Eh4ucnVubGFuZS52MS5HZXRPdmVydmlld1JlcXVlc3QaHy5ydW5sYW5lLnYxLkdldE92ZXJ2aWV3UmVzcG9uc2UiA5ACARJZCg1MaXN0RXhlY3V0b3JzEiAucnVubGFuZS52MS5MaXN0RXhlY3V0b3JzUmVxdWVzdBohLnJ1bmxhbmUudjEuTGlzdEV4ZWN1dG9yc1Jlc3BvbnNlIgOQAgESUgoKU3RyZWFtRmVlZBIdLnJ1bmxhbmUudjEuU3RyZWFtRmVlZFJlcXVlc3QaHi5ydW5sYW5lLnYxLlN0cmVhbUZlZWRSZXNwb25zZSIDkAIBMAESVgoNSW1wb3J0U2Vzc2lvbhIgLnJ1bmxhbmUudjEuSW1wb3J0U2Vzc2lvblJlcXVlc3QaIS5ydW5sYW5lLnYxLkltcG9ydFNlc3Npb25SZXNwb25zZSgBYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_runlane_v1_api_key, file_runlane_v1_archive, file_runlane_v1_event, file_runlane_v1_run, file_runlane_v1_session]);
 
 /**
  * Request of ListStalledRuns.
@@ -825,6 +829,105 @@ export const FeedBookmarkSchema: GenMessage<FeedBookmark> = /*@__PURE__*/
   messageDesc(file_runlane_v1_admin_service, 20);
 
 /**
+ * Request of ImportSession: one of several. The first one may name the session and the
+ * request; in later ones both are empty.
+ *
+ * @generated from message runlane.v1.ImportSessionRequest
+ */
+export type ImportSessionRequest = Message<"runlane.v1.ImportSessionRequest"> & {
+  /**
+   * Id of the new session; empty: the server makes one.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * The next records of the archive; as many as fit a request.
+   *
+   * @generated from field: repeated runlane.v1.ArchiveRecord records = 2;
+   */
+  records: ArchiveRecord[];
+
+  /**
+   * Makes the call idempotent; empty = none.
+   *
+   * @generated from field: string request_id = 15;
+   */
+  requestId: string;
+};
+
+/**
+ * Describes the message runlane.v1.ImportSessionRequest.
+ * Use `create(ImportSessionRequestSchema)` to create a new message.
+ */
+export const ImportSessionRequestSchema: GenMessage<ImportSessionRequest> = /*@__PURE__*/
+  messageDesc(file_runlane_v1_admin_service, 21);
+
+/**
+ * Answer of ImportSession.
+ *
+ * @generated from message runlane.v1.ImportSessionResponse
+ */
+export type ImportSessionResponse = Message<"runlane.v1.ImportSessionResponse"> & {
+  /**
+   * The session.
+   *
+   * @generated from field: runlane.v1.Session session = 1;
+   */
+  session?: Session | undefined;
+
+  /**
+   * Messages that were taken over.
+   *
+   * @generated from field: int64 message_count = 2;
+   */
+  messageCount: bigint;
+
+  /**
+   * Runs that were taken over.
+   *
+   * @generated from field: int64 run_count = 3;
+   */
+  runCount: bigint;
+
+  /**
+   * SHA-256 of what was taken over, in lower-case hex: that of an export of it.
+   *
+   * @generated from field: string content_digest = 4;
+   */
+  contentDigest: string;
+
+  /**
+   * Events in the archive, which were left out.
+   *
+   * @generated from field: int64 skipped_event_count = 5;
+   */
+  skippedEventCount: bigint;
+
+  /**
+   * The session's sequence after the call.
+   *
+   * @generated from field: int64 sequence = 14;
+   */
+  sequence: bigint;
+
+  /**
+   * True where the answer is that of an earlier call with the same request_id.
+   *
+   * @generated from field: bool replayed = 15;
+   */
+  replayed: boolean;
+};
+
+/**
+ * Describes the message runlane.v1.ImportSessionResponse.
+ * Use `create(ImportSessionResponseSchema)` to create a new message.
+ */
+export const ImportSessionResponseSchema: GenMessage<ImportSessionResponse> = /*@__PURE__*/
+  messageDesc(file_runlane_v1_admin_service, 22);
+
+/**
  * What operators need.
  *
  * @generated from service runlane.v1.AdminService
@@ -924,6 +1027,24 @@ export const AdminService: GenService<{
     methodKind: "server_streaming";
     input: typeof StreamFeedRequestSchema;
     output: typeof StreamFeedResponseSchema;
+  },
+  /**
+   * Makes a session from the records of an archive: with the same messages, numbers, times,
+   * runs and summaries, and the same fork points; with new ids of its runs. It is open and
+   * idle, in the namespace of the call, wherever the archive comes from. All or nothing is
+   * stored, in one transaction, once the last record is there and fits the others.
+   *
+   * Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
+   * them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+   * names the record by its place in the whole stream, from 0: `records[7].message.role`;
+   * SESSION_EXISTS, QUOTA_EXCEEDED.
+   *
+   * @generated from rpc runlane.v1.AdminService.ImportSession
+   */
+  importSession: {
+    methodKind: "client_streaming";
+    input: typeof ImportSessionRequestSchema;
+    output: typeof ImportSessionResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_runlane_v1_admin_service, 0);

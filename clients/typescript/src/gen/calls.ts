@@ -52,6 +52,7 @@ export const CALLS = {
     "runlane.v1.HistoryService/ForkSession": {"repeat": "request_id", "deadline": "call"},
     "runlane.v1.HistoryService/GetLineage": {"repeat": "read", "deadline": "call"},
     "runlane.v1.HistoryService/StreamRunEvents": {"repeat": "cursor", "deadline": "stream"},
+    "runlane.v1.HistoryService/ExportSession": {"repeat": "anew", "deadline": "stream"},
     "runlane.v1.ExecutorService/PollActivation": {"repeat": "request_id", "deadline": "wait"},
     "runlane.v1.ExecutorService/DrainExecutor": {"repeat": "request_id", "deadline": "call"},
     "runlane.v1.ExecutorService/Heartbeat": {"repeat": "same", "deadline": "call", "attempt_seconds": 10},
@@ -67,6 +68,7 @@ export const CALLS = {
     "runlane.v1.AdminService/GetOverview": {"repeat": "read", "deadline": "call"},
     "runlane.v1.AdminService/ListExecutors": {"repeat": "read", "deadline": "call"},
     "runlane.v1.AdminService/StreamFeed": {"repeat": "cursor", "deadline": "stream", "silence_seconds": 60},
+    "runlane.v1.AdminService/ImportSession": {"repeat": "request_id", "deadline": "stream"},
     "runlane.v1.ServerService/GetServerInfo": {"repeat": "read", "deadline": "call"}
   }
 };

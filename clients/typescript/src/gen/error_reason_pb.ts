@@ -298,15 +298,16 @@ export enum ErrorReason {
   QUOTA_EXCEEDED = 71,
 
   /**
-   * RESOURCE_EXHAUSTED: the server has as many streams as it takes, or the namespace as many as
-   * it may have. Metadata: limit, quota (absent where it is the server's limit).
+   * RESOURCE_EXHAUSTED: the server has as many streams, feeds or imports as it takes, or the
+   * namespace as many streams as it may have. Metadata: limit, quota (absent where it is the
+   * server's limit).
    *
    * @generated from enum value: ERROR_REASON_STREAM_LIMIT = 72;
    */
   STREAM_LIMIT = 72,
 
   /**
-   * RESOURCE_EXHAUSTED: content is over the limit. Metadata: size_bytes, limit_bytes.
+   * RESOURCE_EXHAUSTED: content, or an archive, is over the limit. Metadata: size_bytes, limit_bytes.
    *
    * @generated from enum value: ERROR_REASON_MESSAGE_TOO_LARGE = 73;
    */

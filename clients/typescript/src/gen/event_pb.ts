@@ -22,7 +22,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file runlane/v1/event.proto.
  */
 export const file_runlane_v1_event: GenFile = /*@__PURE__*/
-  fileDesc("ChZydW5sYW5lL3YxL2V2ZW50LnByb3RvEgpydW5sYW5lLnYxItgcCgVFdmVudBIQCghzZXF1ZW5jZRgBIAEoAxISCgpzZXNzaW9uX2lkGAIgASgJEi4KCmV2ZW50X3RpbWUYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiQKBHR5cGUYBCABKA4yFi5ydW5sYW5lLnYxLkV2ZW50LlR5cGUSDgoGcnVuX2lkGAUgASgJEhQKDHJ1bl9zZXF1ZW5jZRgGIAEoAxIVCg1hY3RpdmF0aW9uX2lkGAcgASgJEg8KB2F0dGVtcHQYCCABKAUSDQoFYWN0b3IYCSABKAkSEgoKcmVxdWVzdF9pZBgKIAEoCRIQCghtYXlfc2tpcBgLIAEoCBIkCgdtZXNzYWdlGAwgASgLMhMucnVubGFuZS52MS5NZXNzYWdlEjUKD3Nlc3Npb25fY3JlYXRlZBgUIAEoCzIaLnJ1bmxhbmUudjEuU2Vzc2lvbkNyZWF0ZWRIABI1Cg9zZXNzaW9uX3VwZGF0ZWQYFSABKAsyGi5ydW5sYW5lLnYxLlNlc3Npb25VcGRhdGVkSAASMwoOc2Vzc2lvbl9jbG9zZWQYFiABKAsyGS5ydW5sYW5lLnYxLlNlc3Npb25DbG9zZWRIABI3ChBzZXNzaW9uX3Jlb3BlbmVkGBcgASgLMhsucnVubGFuZS52MS5TZXNzaW9uUmVvcGVuZWRIABIzCg5zZXNzaW9uX2ZvcmtlZBgYIAEoCzIZLnJ1bmxhbmUudjEuU2Vzc2lvbkZvcmtlZEgAEjkKEXNlc3Npb25fY29tcGFjdGVkGBkgASgLMhwucnVubGFuZS52MS5TZXNzaW9uQ29tcGFjdGVkSAASNQoPc2Vzc2lvbl9kZWxldGVkGBsgASgLMhoucnVubGFuZS52MS5TZXNzaW9uRGVsZXRlZEgAEjsKEnN1Ym1pc3Npb25fcGVuZGluZxgeIAEoCzIdLnJ1bmxhbmUudjEuU3VibWlzc2lvblBlbmRpbmdIABI3ChBzdWJtaXNzaW9uX21vdmVkGB8gASgLMhsucnVubGFuZS52MS5TdWJtaXNzaW9uTW92ZWRIABI/ChRzdWJtaXNzaW9uX2RlbGl2ZXJlZBggIAEoCzIfLnJ1bmxhbmUudjEuU3VibWlzc2lvbkRlbGl2ZXJlZEgAEjkKEXN1Ym1pc3Npb25fZmFpbGVkGCEgASgLMhwucnVubGFuZS52MS5TdWJtaXNzaW9uRmFpbGVkSAASPwoUc3VibWlzc2lvbl93aXRoZHJhd24YIiABKAsyHy5ydW5sYW5lLnYxLlN1Ym1pc3Npb25XaXRoZHJhd25IABItCgtydW5fY3JlYXRlZBgoIAEoCzIWLnJ1bmxhbmUudjEuUnVuQ3JlYXRlZEgAEi0KC3J1bl93YWl0aW5nGCkgASgLMhYucnVubGFuZS52MS5SdW5XYWl0aW5nSAASSgoacnVuX2NhbmNlbGxhdGlvbl9yZXF1ZXN0ZWQYKiABKAsyJC5ydW5sYW5lLnYxLlJ1bkNhbmNlbGxhdGlvblJlcXVlc3RlZEgAEjwKE3J1bl9wYXVzZV9yZXF1ZXN0ZWQYKyABKAsyHS5ydW5sYW5lLnYxLlJ1blBhdXNlUmVxdWVzdGVkSAASKwoKcnVuX3BhdXNlZBgsIAEoCzIVLnJ1bmxhbmUudjEuUnVuUGF1c2VkSAASLwoMcnVuX3VucGF1c2VkGC0gASgLMhcucnVubGFuZS52MS5SdW5VbnBhdXNlZEgAEjMKDnJ1bl9yZWNvdmVyaW5nGC4gASgLMhkucnVubGFuZS52MS5SdW5SZWNvdmVyaW5nSAASLQoLcnVuX3N0YWxsZWQYLyABKAsyFi5ydW5sYW5lLnYxLlJ1blN0YWxsZWRIABIrCgpydW5fZW5kaW5nGDAgASgLMhUucnVubGFuZS52MS5SdW5FbmRpbmdIABIvCgxydW5fdGVybWluYWwYMSABKAsyFy5ydW5sYW5lLnYxLlJ1blRlcm1pbmFsSAASOQoRYWN0aXZhdGlvbl9xdWV1ZWQYMiABKAsyHC5ydW5sYW5lLnYxLkFjdGl2YXRpb25RdWV1ZWRIABI5ChFhY3RpdmF0aW9uX2xlYXNlZBgzIAEoCzIcLnJ1bmxhbmUudjEuQWN0aXZhdGlvbkxlYXNlZEgAEjcKEGFjdGl2YXRpb25fZW5kZWQYNCABKAsyGy5ydW5sYW5lLnYxLkFjdGl2YXRpb25FbmRlZEgAEj8KFGFjdGl2YXRpb25fYWJhbmRvbmVkGDUgASgLMh8ucnVubGFuZS52MS5BY3RpdmF0aW9uQWJhbmRvbmVkSAASNwoQbWVzc2FnZV9hcHBlbmRlZBg8IAEoCzIbLnJ1bmxhbmUudjEuTWVzc2FnZUFwcGVuZGVkSAASPAoTbW9kZWxfc3RlcF9yZXNlcnZlZBhGIAEoCzIdLnJ1bmxhbmUudjEuTW9kZWxTdGVwUmVzZXJ2ZWRIABI+ChRtb2RlbF9zdGVwX2NvbW1pdHRlZBhHIAEoCzIeLnJ1bmxhbmUudjEuTW9kZWxTdGVwQ29tbWl0dGVkSAASOgoSdG9vbF9jYWxsX3ByZXBhcmVkGFAgASgLMhwucnVubGFuZS52MS5Ub29sQ2FsbFByZXBhcmVkSAASOAoRdG9vbF9jYWxsX2NsYWltZWQYUSABKAsyGy5ydW5sYW5lLnYxLlRvb2xDYWxsQ2xhaW1lZEgAEjwKE3Rvb2xfY2FsbF9jb21taXR0ZWQYUiABKAsyHS5ydW5sYW5lLnYxLlRvb2xDYWxsQ29tbWl0dGVkSAASRwoZdG9vbF9jYWxsX291dGNvbWVfdW5rbm93bhhTIAEoCzIiLnJ1bmxhbmUudjEuVG9vbENhbGxPdXRjb21lVW5rbm93bkgAEjwKE3Rvb2xfY2FsbF9jYW5jZWxsZWQYVCABKAsyHS5ydW5sYW5lLnYxLlRvb2xDYWxsQ2FuY2VsbGVkSAASOwoSaW50ZXJhY3Rpb25fb3BlbmVkGFogASgLMh0ucnVubGFuZS52MS5JbnRlcmFjdGlvbk9wZW5lZEgAEj8KFGludGVyYWN0aW9uX2Fuc3dlcmVkGFwgASgLMh8ucnVubGFuZS52MS5JbnRlcmFjdGlvbkFuc3dlcmVkSAASOwoSaW50ZXJhY3Rpb25fY2xvc2VkGF0gASgLMh0ucnVubGFuZS52MS5JbnRlcmFjdGlvbkNsb3NlZEgAEjgKEWNoaWxkX3J1bl9zdGFydGVkGG4gASgLMhsucnVubGFuZS52MS5DaGlsZFJ1blN0YXJ0ZWRIABI6ChJjaGlsZF9ydW5fZmluaXNoZWQYbyABKAsyHC5ydW5sYW5lLnYxLkNoaWxkUnVuRmluaXNoZWRIACLQCAoEVHlwZRIUChBUWVBFX1VOU1BFQ0lGSUVEEAASGAoUVFlQRV9TRVNTSU9OX0NSRUFURUQQFBIYChRUWVBFX1NFU1NJT05fVVBEQVRFRBAVEhcKE1RZUEVfU0VTU0lPTl9DTE9TRUQQFhIZChVUWVBFX1NFU1NJT05fUkVPUEVORUQQFxIXChNUWVBFX1NFU1NJT05fRk9SS0VEEBgSGgoWVFlQRV9TRVNTSU9OX0NPTVBBQ1RFRBAZEhgKFFRZUEVfU0VTU0lPTl9ERUxFVEVEEBsSGwoXVFlQRV9TVUJNSVNTSU9OX1BFTkRJTkcQHhIZChVUWVBFX1NVQk1JU1NJT05fTU9WRUQQHxIdChlUWVBFX1NVQk1JU1NJT05fREVMSVZFUkVEECASGgoWVFlQRV9TVUJNSVNTSU9OX0ZBSUxFRBAhEh0KGVRZUEVfU1VCTUlTU0lPTl9XSVRIRFJBV04QIhIUChBUWVBFX1JVTl9DUkVBVEVEECgSFAoQVFlQRV9SVU5fV0FJVElORxApEiMKH1RZUEVfUlVOX0NBTkNFTExBVElPTl9SRVFVRVNURUQQKhIcChhUWVBFX1JVTl9QQVVTRV9SRVFVRVNURUQQKxITCg9UWVBFX1JVTl9QQVVTRUQQLBIVChFUWVBFX1JVTl9VTlBBVVNFRBAtEhcKE1RZUEVfUlVOX1JFQ09WRVJJTkcQLhIUChBUWVBFX1JVTl9TVEFMTEVEEC8SEwoPVFlQRV9SVU5fRU5ESU5HEDASFQoRVFlQRV9SVU5fVEVSTUlOQUwQMRIaChZUWVBFX0FDVElWQVRJT05fUVVFVUVEEDISGgoWVFlQRV9BQ1RJVkFUSU9OX0xFQVNFRBAzEhkKFVRZUEVfQUNUSVZBVElPTl9FTkRFRBA0Eh0KGVRZUEVfQUNUSVZBVElPTl9BQkFORE9ORUQQNRIZChVUWVBFX01FU1NBR0VfQVBQRU5ERUQQPBIcChhUWVBFX01PREVMX1NURVBfUkVTRVJWRUQQRhIdChlUWVBFX01PREVMX1NURVBfQ09NTUlUVEVEEEcSGwoXVFlQRV9UT09MX0NBTExfUFJFUEFSRUQQUBIaChZUWVBFX1RPT0xfQ0FMTF9DTEFJTUVEEFESHAoYVFlQRV9UT09MX0NBTExfQ09NTUlUVEVEEFISIgoeVFlQRV9UT09MX0NBTExfT1VUQ09NRV9VTktOT1dOEFMSHAoYVFlQRV9UT09MX0NBTExfQ0FOQ0VMTEVEEFQSGwoXVFlQRV9JTlRFUkFDVElPTl9PUEVORUQQWhIdChlUWVBFX0lOVEVSQUNUSU9OX0FOU1dFUkVEEFwSGwoXVFlQRV9JTlRFUkFDVElPTl9DTE9TRUQQXRIaChZUWVBFX0NISUxEX1JVTl9TVEFSVEVEEG4SGwoXVFlQRV9DSElMRF9SVU5fRklOSVNIRUQQb0IGCgRib2R5Ij4KDlNlc3Npb25DcmVhdGVkEhUKDW1lc3NhZ2VfY291bnQYASABKAMSFQoNcGFyZW50X3J1bl9pZBgCIAEoCSIiCg5TZXNzaW9uVXBkYXRlZBIQCghyZXZpc2lvbhgBIAEoAyIPCg1TZXNzaW9uQ2xvc2VkIhEKD1Nlc3Npb25SZW9wZW5lZCJsCg1TZXNzaW9uRm9ya2VkEhkKEXNvdXJjZV9zZXNzaW9uX2lkGAEgASgJEhUKDXNvdXJjZV9ydW5faWQYAiABKAkSEgoKc2Vzc2lvbl9pZBgDIAEoCRIVCg1tZXNzYWdlX2NvdW50GAQgASgDImMKEFNlc3Npb25Db21wYWN0ZWQSHgoWdGhyb3VnaF9tZXNzYWdlX251bWJlchgBIAEoAxIgCgV1c2FnZRgCIAEoCzIRLnJ1bmxhbmUudjEuVXNhZ2USDQoFbW9kZWwYAyABKAkiEAoOU2Vzc2lvbkRlbGV0ZWQiggEKEVN1Ym1pc3Npb25QZW5kaW5nEhUKDXN1Ym1pc3Npb25faWQYASABKAkSKQoEbW9kZRgCIAEoDjIbLnJ1bmxhbmUudjEuU3VibWlzc2lvbi5Nb2RlEisKBXJvdXRlGAMgASgOMhwucnVubGFuZS52MS5TdWJtaXNzaW9uLlJvdXRlImgKD1N1Ym1pc3Npb25Nb3ZlZBIVCg1zdWJtaXNzaW9uX2lkGAEgASgJEhMKC2Zyb21fcnVuX2lkGAIgASgJEikKBG1vZGUYAyABKA4yGy5ydW5sYW5lLnYxLlN1Ym1pc3Npb24uTW9kZSKcAQoTU3VibWlzc2lvbkRlbGl2ZXJlZBIVCg1zdWJtaXNzaW9uX2lkGAEgASgJEikKBG1vZGUYAiABKA4yGy5ydW5sYW5lLnYxLlN1Ym1pc3Npb24uTW9kZRIrCgVyb3V0ZRgDIAEoDjIcLnJ1bmxhbmUudjEuU3VibWlzc2lvbi5Sb3V0ZRIWCg5tZXNzYWdlX251bWJlchgEIAEoAyK3AQoQU3VibWlzc2lvbkZhaWxlZBIVCg1zdWJtaXNzaW9uX2lkGAEgASgJEikKBG1vZGUYAiABKA4yGy5ydW5sYW5lLnYxLlN1Ym1pc3Npb24uTW9kZRIrCgVyb3V0ZRgDIAEoDjIcLnJ1bmxhbmUudjEuU3VibWlzc2lvbi5Sb3V0ZRI0CgZyZWFzb24YBCABKA4yJC5ydW5sYW5lLnYxLlN1Ym1pc3Npb24uRmFpbHVyZVJlYXNvbiKEAQoTU3VibWlzc2lvbldpdGhkcmF3bhIVCg1zdWJtaXNzaW9uX2lkGAEgASgJEikKBG1vZGUYAiABKA4yGy5ydW5sYW5lLnYxLlN1Ym1pc3Npb24uTW9kZRIrCgVyb3V0ZRgDIAEoDjIcLnJ1bmxhbmUudjEuU3VibWlzc2lvbi5Sb3V0ZSJZCgpSdW5DcmVhdGVkEhUKDXN1Ym1pc3Npb25faWQYASABKAkSDQoFYWdlbnQYAiABKAkSJQoGcGFyZW50GAMgASgLMhUucnVubGFuZS52MS5QYXJlbnRSdW4iLAoYUnVuQ2FuY2VsbGF0aW9uUmVxdWVzdGVkEhAKCHJlcGxhY2VkGAEgASgIIlAKClJ1bldhaXRpbmcSFgoOaW50ZXJhY3Rpb25faWQYASABKAkSKgoIY2hpbGRyZW4YAiABKAsyGC5ydW5sYW5lLnYxLkNoaWxkcmVuV2FpdCITChFSdW5QYXVzZVJlcXVlc3RlZCILCglSdW5QYXVzZWQiDQoLUnVuVW5wYXVzZWQiWAoNUnVuUmVjb3ZlcmluZxISCgpyZWNvdmVyaWVzGAEgASgFEjMKD25vdF9iZWZvcmVfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiDAoKUnVuU3RhbGxlZCJnCglSdW5FbmRpbmcSLwoLc3RvcF9yZWFzb24YASABKA4yGi5ydW5sYW5lLnYxLlJ1bi5TdG9wUmVhc29uEikKBWNhdXNlGAIgASgOMhoucnVubGFuZS52MS5SdW4uU3RvcFJlYXNvbiLXAQoLUnVuVGVybWluYWwSLwoLc3RvcF9yZWFzb24YASABKA4yGi5ydW5sYW5lLnYxLlJ1bi5TdG9wUmVhc29uEikKBWNhdXNlGAIgASgOMhoucnVubGFuZS52MS5SdW4uU3RvcFJlYXNvbhI1Cg5mYWlsdXJlX3JlYXNvbhgDIAEoDjIdLnJ1bmxhbmUudjEuUnVuRmFpbHVyZS5SZWFzb24SHQoVb3V0cHV0X21lc3NhZ2VfbnVtYmVyGAQgASgDEhYKDm1lc3NhZ2VfY3V0b2ZmGAUgASgDIkwKEEFjdGl2YXRpb25RdWV1ZWQSKQoEa2luZBgBIAEoDjIbLnJ1bmxhbmUudjEuQWN0aXZhdGlvbi5LaW5kEg0KBWFnZW50GAIgASgJIicKEEFjdGl2YXRpb25MZWFzZWQSEwoLZXhlY3V0b3JfaWQYASABKAki8AEKD0FjdGl2YXRpb25FbmRlZBIyCgZyZWFzb24YASABKA4yIi5ydW5sYW5lLnYxLkFjdGl2YXRpb25FbmRlZC5SZWFzb24iqAEKBlJlYXNvbhIWChJSRUFTT05fVU5TUEVDSUZJRUQQABITCg9SRUFTT05fRklOSVNIRUQQARITCg9SRUFTT05fUkVMRUFTRUQQAhIUChBSRUFTT05fU1VTUEVOREVEEAMSEQoNUkVBU09OX1BBVVNFRBAEEhsKF1JFQVNPTl9CVURHRVRfRVhIQVVTVEVEEAUSFgoSUkVBU09OX1RPT0xfRkFJTEVEEAYixAIKE0FjdGl2YXRpb25BYmFuZG9uZWQSNgoGcmVhc29uGAEgASgOMiYucnVubGFuZS52MS5BY3RpdmF0aW9uQWJhbmRvbmVkLlJlYXNvbiL0AQoGUmVhc29uEhYKElJFQVNPTl9VTlNQRUNJRklFRBAAEhQKEFJFQVNPTl9DQU5DRUxMRUQQARIYChRSRUFTT05fR1JBQ0VfRVhQSVJFRBACEhgKFFJFQVNPTl9MRUFTRV9FWFBJUkVEEAMSFgoSUkVBU09OX1VOQ09ORklSTUVEEAQSHAoYUkVBU09OX0RFQURMSU5FX0VYQ0VFREVEEAUSEQoNUkVBU09OX1BBVVNFRBAGEhMKD1JFQVNPTl9SRVNUT1JFRBAHEhYKElJFQVNPTl9OT19FWEVDVVRPUhAIEhIKDlJFQVNPTl9TRVRUTEVEEAkiswEKD01lc3NhZ2VBcHBlbmRlZBIOCgZudW1iZXIYASABKAMSJgoEcm9sZRgCIAEoDjIYLnJ1bmxhbmUudjEuTWVzc2FnZS5Sb2xlEioKBmF1dGhvchgDIAEoDjIaLnJ1bmxhbmUudjEuTWVzc2FnZS5BdXRob3ISDAoEc3RlcBgEIAEoBRIVCg1zdWJtaXNzaW9uX2lkGAUgASgJEhcKD21vZGVsX3N0cmVhbV9pZBgGIAEoCSI6ChFNb2RlbFN0ZXBSZXNlcnZlZBIMCgRzdGVwGAEgASgFEhcKD21vZGVsX3N0cmVhbV9pZBgCIAEoCSKDAQoSTW9kZWxTdGVwQ29tbWl0dGVkEgwKBHN0ZXAYASABKAUSFwoPbW9kZWxfc3RyZWFtX2lkGAIgASgJEiAKBXVzYWdlGAMgASgLMhEucnVubGFuZS52MS5Vc2FnZRINCgVtb2RlbBgEIAEoCRIVCg1maW5pc2hfcmVhc29uGAUgASgJIkcKEFRvb2xDYWxsUHJlcGFyZWQSFAoMdG9vbF9jYWxsX2lkGAEgASgJEgwKBG5hbWUYAiABKAkSDwoHb3JkaW5hbBgDIAEoBSI7Cg9Ub29sQ2FsbENsYWltZWQSFAoMdG9vbF9jYWxsX2lkGAEgASgJEhIKCmlkZW1wb3RlbnQYAiABKAgiWgoRVG9vbENhbGxDb21taXR0ZWQSFAoMdG9vbF9jYWxsX2lkGAEgASgJEi8KB291dGNvbWUYAiABKA4yHi5ydW5sYW5lLnYxLlRvb2xSZXN1bHQuT3V0Y29tZSIuChZUb29sQ2FsbE91dGNvbWVVbmtub3duEhQKDHRvb2xfY2FsbF9pZBgBIAEoCSIpChFUb29sQ2FsbENhbmNlbGxlZBIUCgx0b29sX2NhbGxfaWQYASABKAkimQEKEUludGVyYWN0aW9uT3BlbmVkEhYKDmludGVyYWN0aW9uX2lkGAEgASgJEg8KB3ZlcnNpb24YAiABKAUSLwoLZXhwaXJlX3RpbWUYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEioKCXByb3h5X2ZvchgEIAEoCzIXLnJ1bmxhbmUudjEuUHJveHlTb3VyY2UiPgoTSW50ZXJhY3Rpb25BbnN3ZXJlZBIWCg5pbnRlcmFjdGlvbl9pZBgBIAEoCRIPCgd2ZXJzaW9uGAIgASgFImAKEUludGVyYWN0aW9uQ2xvc2VkEhYKDmludGVyYWN0aW9uX2lkGAEgASgJEjMKBnJlYXNvbhgCIAEoDjIjLnJ1bmxhbmUudjEuSW50ZXJhY3Rpb24uQ2xvc2VSZWFzb24iZgoPQ2hpbGRSdW5TdGFydGVkEhQKDHRvb2xfY2FsbF9pZBgBIAEoCRIUCgxjaGlsZF9ydW5faWQYAiABKAkSGAoQY2hpbGRfc2Vzc2lvbl9pZBgDIAEoCRINCgVhZ2VudBgEIAEoCSJvChBDaGlsZFJ1bkZpbmlzaGVkEhQKDHRvb2xfY2FsbF9pZBgBIAEoCRIUCgxjaGlsZF9ydW5faWQYAiABKAkSLwoLc3RvcF9yZWFzb24YAyABKA4yGi5ydW5sYW5lLnYxLlJ1bi5TdG9wUmVhc29uIskCCgVEZWx0YRIXCg9tb2RlbF9zdHJlYW1faWQYASABKAkSDgoGcnVuX2lkGAIgASgJEhUKDWFjdGl2YXRpb25faWQYAyABKAkSDAoEc3RlcBgEIAEoBRITCgtibG9ja19pbmRleBgFIAEoBRIkCgRraW5kGAYgASgOMhYucnVubGFuZS52MS5EZWx0YS5LaW5kEhUKDWJhc2VfcmV2aXNpb24YByABKAUSEAoIcmV2aXNpb24YCCABKAUSFQoLYXBwZW5kX3RleHQYCSABKAlIABIXCg1zbmFwc2hvdF90ZXh0GAogASgJSAASFAoKYmxvY2tfZG9uZRgLIAEoCEgAIj8KBEtpbmQSFAoQS0lORF9VTlNQRUNJRklFRBAAEg0KCUtJTkRfVEVYVBABEhIKDktJTkRfUkVBU09OSU5HEAJCBwoFcGllY2UisAIKB0NvbnRyb2wSDgoGcnVuX2lkGAEgASgJEiQKBXBoYXNlGAIgASgOMhUucnVubGFuZS52MS5SdW4uUGhhc2USKgoKYWN0aXZhdGlvbhgDIAEoCzIWLnJ1bmxhbmUudjEuQWN0aXZhdGlvbhISCgpjYW5jZWxsaW5nGAQgASgIEhcKD3BhdXNlX3JlcXVlc3RlZBgFIAEoCBIWCg5wZW5kaW5nX3N0ZWVycxgGIAEoBRIZChFwZW5kaW5nX25leHRfcnVucxgHIAEoBRItChBhbGxvd2VkX2NvbW1hbmRzGAggAygOMhMucnVubGFuZS52MS5Db21tYW5kEhwKFHdhaXRpbmdfZm9yX2V4ZWN1dG9yGAkgASgIEhYKDmFzX29mX3NlcXVlbmNlGAogASgDYgZwcm90bzM", [file_google_protobuf_timestamp, file_runlane_v1_interaction, file_runlane_v1_message, file_runlane_v1_run, file_runlane_v1_session, file_runlane_v1_submission]);
+  fileDesc("ChZydW5sYW5lL3YxL2V2ZW50LnByb3RvEgpydW5sYW5lLnYxIqwdCgVFdmVudBIQCghzZXF1ZW5jZRgBIAEoAxISCgpzZXNzaW9uX2lkGAIgASgJEi4KCmV2ZW50X3RpbWUYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiQKBHR5cGUYBCABKA4yFi5ydW5sYW5lLnYxLkV2ZW50LlR5cGUSDgoGcnVuX2lkGAUgASgJEhQKDHJ1bl9zZXF1ZW5jZRgGIAEoAxIVCg1hY3RpdmF0aW9uX2lkGAcgASgJEg8KB2F0dGVtcHQYCCABKAUSDQoFYWN0b3IYCSABKAkSEgoKcmVxdWVzdF9pZBgKIAEoCRIQCghtYXlfc2tpcBgLIAEoCBIkCgdtZXNzYWdlGAwgASgLMhMucnVubGFuZS52MS5NZXNzYWdlEjUKD3Nlc3Npb25fY3JlYXRlZBgUIAEoCzIaLnJ1bmxhbmUudjEuU2Vzc2lvbkNyZWF0ZWRIABI1Cg9zZXNzaW9uX3VwZGF0ZWQYFSABKAsyGi5ydW5sYW5lLnYxLlNlc3Npb25VcGRhdGVkSAASMwoOc2Vzc2lvbl9jbG9zZWQYFiABKAsyGS5ydW5sYW5lLnYxLlNlc3Npb25DbG9zZWRIABI3ChBzZXNzaW9uX3Jlb3BlbmVkGBcgASgLMhsucnVubGFuZS52MS5TZXNzaW9uUmVvcGVuZWRIABIzCg5zZXNzaW9uX2ZvcmtlZBgYIAEoCzIZLnJ1bmxhbmUudjEuU2Vzc2lvbkZvcmtlZEgAEjkKEXNlc3Npb25fY29tcGFjdGVkGBkgASgLMhwucnVubGFuZS52MS5TZXNzaW9uQ29tcGFjdGVkSAASNwoQc2Vzc2lvbl9pbXBvcnRlZBgaIAEoCzIbLnJ1bmxhbmUudjEuU2Vzc2lvbkltcG9ydGVkSAASNQoPc2Vzc2lvbl9kZWxldGVkGBsgASgLMhoucnVubGFuZS52MS5TZXNzaW9uRGVsZXRlZEgAEjsKEnN1Ym1pc3Npb25fcGVuZGluZxgeIAEoCzIdLnJ1bmxhbmUudjEuU3VibWlzc2lvblBlbmRpbmdIABI3ChBzdWJtaXNzaW9uX21vdmVkGB8gASgLMhsucnVubGFuZS52MS5TdWJtaXNzaW9uTW92ZWRIABI/ChRzdWJtaXNzaW9uX2RlbGl2ZXJlZBggIAEoCzIfLnJ1bmxhbmUudjEuU3VibWlzc2lvbkRlbGl2ZXJlZEgAEjkKEXN1Ym1pc3Npb25fZmFpbGVkGCEgASgLMhwucnVubGFuZS52MS5TdWJtaXNzaW9uRmFpbGVkSAASPwoUc3VibWlzc2lvbl93aXRoZHJhd24YIiABKAsyHy5ydW5sYW5lLnYxLlN1Ym1pc3Npb25XaXRoZHJhd25IABItCgtydW5fY3JlYXRlZBgoIAEoCzIWLnJ1bmxhbmUudjEuUnVuQ3JlYXRlZEgAEi0KC3J1bl93YWl0aW5nGCkgASgLMhYucnVubGFuZS52MS5SdW5XYWl0aW5nSAASSgoacnVuX2NhbmNlbGxhdGlvbl9yZXF1ZXN0ZWQYKiABKAsyJC5ydW5sYW5lLnYxLlJ1bkNhbmNlbGxhdGlvblJlcXVlc3RlZEgAEjwKE3J1bl9wYXVzZV9yZXF1ZXN0ZWQYKyABKAsyHS5ydW5sYW5lLnYxLlJ1blBhdXNlUmVxdWVzdGVkSAASKwoKcnVuX3BhdXNlZBgsIAEoCzIVLnJ1bmxhbmUudjEuUnVuUGF1c2VkSAASLwoMcnVuX3VucGF1c2VkGC0gASgLMhcucnVubGFuZS52MS5SdW5VbnBhdXNlZEgAEjMKDnJ1bl9yZWNvdmVyaW5nGC4gASgLMhkucnVubGFuZS52MS5SdW5SZWNvdmVyaW5nSAASLQoLcnVuX3N0YWxsZWQYLyABKAsyFi5ydW5sYW5lLnYxLlJ1blN0YWxsZWRIABIrCgpydW5fZW5kaW5nGDAgASgLMhUucnVubGFuZS52MS5SdW5FbmRpbmdIABIvCgxydW5fdGVybWluYWwYMSABKAsyFy5ydW5sYW5lLnYxLlJ1blRlcm1pbmFsSAASOQoRYWN0aXZhdGlvbl9xdWV1ZWQYMiABKAsyHC5ydW5sYW5lLnYxLkFjdGl2YXRpb25RdWV1ZWRIABI5ChFhY3RpdmF0aW9uX2xlYXNlZBgzIAEoCzIcLnJ1bmxhbmUudjEuQWN0aXZhdGlvbkxlYXNlZEgAEjcKEGFjdGl2YXRpb25fZW5kZWQYNCABKAsyGy5ydW5sYW5lLnYxLkFjdGl2YXRpb25FbmRlZEgAEj8KFGFjdGl2YXRpb25fYWJhbmRvbmVkGDUgASgLMh8ucnVubGFuZS52MS5BY3RpdmF0aW9uQWJhbmRvbmVkSAASNwoQbWVzc2FnZV9hcHBlbmRlZBg8IAEoCzIbLnJ1bmxhbmUudjEuTWVzc2FnZUFwcGVuZGVkSAASPAoTbW9kZWxfc3RlcF9yZXNlcnZlZBhGIAEoCzIdLnJ1bmxhbmUudjEuTW9kZWxTdGVwUmVzZXJ2ZWRIABI+ChRtb2RlbF9zdGVwX2NvbW1pdHRlZBhHIAEoCzIeLnJ1bmxhbmUudjEuTW9kZWxTdGVwQ29tbWl0dGVkSAASOgoSdG9vbF9jYWxsX3ByZXBhcmVkGFAgASgLMhwucnVubGFuZS52MS5Ub29sQ2FsbFByZXBhcmVkSAASOAoRdG9vbF9jYWxsX2NsYWltZWQYUSABKAsyGy5ydW5sYW5lLnYxLlRvb2xDYWxsQ2xhaW1lZEgAEjwKE3Rvb2xfY2FsbF9jb21taXR0ZWQYUiABKAsyHS5ydW5sYW5lLnYxLlRvb2xDYWxsQ29tbWl0dGVkSAASRwoZdG9vbF9jYWxsX291dGNvbWVfdW5rbm93bhhTIAEoCzIiLnJ1bmxhbmUudjEuVG9vbENhbGxPdXRjb21lVW5rbm93bkgAEjwKE3Rvb2xfY2FsbF9jYW5jZWxsZWQYVCABKAsyHS5ydW5sYW5lLnYxLlRvb2xDYWxsQ2FuY2VsbGVkSAASOwoSaW50ZXJhY3Rpb25fb3BlbmVkGFogASgLMh0ucnVubGFuZS52MS5JbnRlcmFjdGlvbk9wZW5lZEgAEj8KFGludGVyYWN0aW9uX2Fuc3dlcmVkGFwgASgLMh8ucnVubGFuZS52MS5JbnRlcmFjdGlvbkFuc3dlcmVkSAASOwoSaW50ZXJhY3Rpb25fY2xvc2VkGF0gASgLMh0ucnVubGFuZS52MS5JbnRlcmFjdGlvbkNsb3NlZEgAEjgKEWNoaWxkX3J1bl9zdGFydGVkGG4gASgLMhsucnVubGFuZS52MS5DaGlsZFJ1blN0YXJ0ZWRIABI6ChJjaGlsZF9ydW5fZmluaXNoZWQYbyABKAsyHC5ydW5sYW5lLnYxLkNoaWxkUnVuRmluaXNoZWRIACLrCAoEVHlwZRIUChBUWVBFX1VOU1BFQ0lGSUVEEAASGAoUVFlQRV9TRVNTSU9OX0NSRUFURUQQFBIYChRUWVBFX1NFU1NJT05fVVBEQVRFRBAVEhcKE1RZUEVfU0VTU0lPTl9DTE9TRUQQFhIZChVUWVBFX1NFU1NJT05fUkVPUEVORUQQFxIXChNUWVBFX1NFU1NJT05fRk9SS0VEEBgSGgoWVFlQRV9TRVNTSU9OX0NPTVBBQ1RFRBAZEhkKFVRZUEVfU0VTU0lPTl9JTVBPUlRFRBAaEhgKFFRZUEVfU0VTU0lPTl9ERUxFVEVEEBsSGwoXVFlQRV9TVUJNSVNTSU9OX1BFTkRJTkcQHhIZChVUWVBFX1NVQk1JU1NJT05fTU9WRUQQHxIdChlUWVBFX1NVQk1JU1NJT05fREVMSVZFUkVEECASGgoWVFlQRV9TVUJNSVNTSU9OX0ZBSUxFRBAhEh0KGVRZUEVfU1VCTUlTU0lPTl9XSVRIRFJBV04QIhIUChBUWVBFX1JVTl9DUkVBVEVEECgSFAoQVFlQRV9SVU5fV0FJVElORxApEiMKH1RZUEVfUlVOX0NBTkNFTExBVElPTl9SRVFVRVNURUQQKhIcChhUWVBFX1JVTl9QQVVTRV9SRVFVRVNURUQQKxITCg9UWVBFX1JVTl9QQVVTRUQQLBIVChFUWVBFX1JVTl9VTlBBVVNFRBAtEhcKE1RZUEVfUlVOX1JFQ09WRVJJTkcQLhIUChBUWVBFX1JVTl9TVEFMTEVEEC8SEwoPVFlQRV9SVU5fRU5ESU5HEDASFQoRVFlQRV9SVU5fVEVSTUlOQUwQMRIaChZUWVBFX0FDVElWQVRJT05fUVVFVUVEEDISGgoWVFlQRV9BQ1RJVkFUSU9OX0xFQVNFRBAzEhkKFVRZUEVfQUNUSVZBVElPTl9FTkRFRBA0Eh0KGVRZUEVfQUNUSVZBVElPTl9BQkFORE9ORUQQNRIZChVUWVBFX01FU1NBR0VfQVBQRU5ERUQQPBIcChhUWVBFX01PREVMX1NURVBfUkVTRVJWRUQQRhIdChlUWVBFX01PREVMX1NURVBfQ09NTUlUVEVEEEcSGwoXVFlQRV9UT09MX0NBTExfUFJFUEFSRUQQUBIaChZUWVBFX1RPT0xfQ0FMTF9DTEFJTUVEEFESHAoYVFlQRV9UT09MX0NBTExfQ09NTUlUVEVEEFISIgoeVFlQRV9UT09MX0NBTExfT1VUQ09NRV9VTktOT1dOEFMSHAoYVFlQRV9UT09MX0NBTExfQ0FOQ0VMTEVEEFQSGwoXVFlQRV9JTlRFUkFDVElPTl9PUEVORUQQWhIdChlUWVBFX0lOVEVSQUNUSU9OX0FOU1dFUkVEEFwSGwoXVFlQRV9JTlRFUkFDVElPTl9DTE9TRUQQXRIaChZUWVBFX0NISUxEX1JVTl9TVEFSVEVEEG4SGwoXVFlQRV9DSElMRF9SVU5fRklOSVNIRUQQb0IGCgRib2R5Ij4KDlNlc3Npb25DcmVhdGVkEhUKDW1lc3NhZ2VfY291bnQYASABKAMSFQoNcGFyZW50X3J1bl9pZBgCIAEoCSIiCg5TZXNzaW9uVXBkYXRlZBIQCghyZXZpc2lvbhgBIAEoAyIPCg1TZXNzaW9uQ2xvc2VkIhEKD1Nlc3Npb25SZW9wZW5lZCJsCg1TZXNzaW9uRm9ya2VkEhkKEXNvdXJjZV9zZXNzaW9uX2lkGAEgASgJEhUKDXNvdXJjZV9ydW5faWQYAiABKAkSEgoKc2Vzc2lvbl9pZBgDIAEoCRIVCg1tZXNzYWdlX2NvdW50GAQgASgDImMKEFNlc3Npb25Db21wYWN0ZWQSHgoWdGhyb3VnaF9tZXNzYWdlX251bWJlchgBIAEoAxIgCgV1c2FnZRgCIAEoCzIRLnJ1bmxhbmUudjEuVXNhZ2USDQoFbW9kZWwYAyABKAkibgoPU2Vzc2lvbkltcG9ydGVkEhkKEXNvdXJjZV9zZXNzaW9uX2lkGAEgASgJEhUKDW1lc3NhZ2VfY291bnQYAiABKAMSEQoJcnVuX2NvdW50GAMgASgDEhYKDmNvbnRlbnRfZGlnZXN0GAQgASgJIhAKDlNlc3Npb25EZWxldGVkIoIBChFTdWJtaXNzaW9uUGVuZGluZxIVCg1zdWJtaXNzaW9uX2lkGAEgASgJEikKBG1vZGUYAiABKA4yGy5ydW5sYW5lLnYxLlN1Ym1pc3Npb24uTW9kZRIrCgVyb3V0ZRgDIAEoDjIcLnJ1bmxhbmUudjEuU3VibWlzc2lvbi5Sb3V0ZSJoCg9TdWJtaXNzaW9uTW92ZWQSFQoNc3VibWlzc2lvbl9pZBgBIAEoCRITCgtmcm9tX3J1bl9pZBgCIAEoCRIpCgRtb2RlGAMgASgOMhsucnVubGFuZS52MS5TdWJtaXNzaW9uLk1vZGUinAEKE1N1Ym1pc3Npb25EZWxpdmVyZWQSFQoNc3VibWlzc2lvbl9pZBgBIAEoCRIpCgRtb2RlGAIgASgOMhsucnVubGFuZS52MS5TdWJtaXNzaW9uLk1vZGUSKwoFcm91dGUYAyABKA4yHC5ydW5sYW5lLnYxLlN1Ym1pc3Npb24uUm91dGUSFgoObWVzc2FnZV9udW1iZXIYBCABKAMitwEKEFN1Ym1pc3Npb25GYWlsZWQSFQoNc3VibWlzc2lvbl9pZBgBIAEoCRIpCgRtb2RlGAIgASgOMhsucnVubGFuZS52MS5TdWJtaXNzaW9uLk1vZGUSKwoFcm91dGUYAyABKA4yHC5ydW5sYW5lLnYxLlN1Ym1pc3Npb24uUm91dGUSNAoGcmVhc29uGAQgASgOMiQucnVubGFuZS52MS5TdWJtaXNzaW9uLkZhaWx1cmVSZWFzb24ihAEKE1N1Ym1pc3Npb25XaXRoZHJhd24SFQoNc3VibWlzc2lvbl9pZBgBIAEoCRIpCgRtb2RlGAIgASgOMhsucnVubGFuZS52MS5TdWJtaXNzaW9uLk1vZGUSKwoFcm91dGUYAyABKA4yHC5ydW5sYW5lLnYxLlN1Ym1pc3Npb24uUm91dGUiWQoKUnVuQ3JlYXRlZBIVCg1zdWJtaXNzaW9uX2lkGAEgASgJEg0KBWFnZW50GAIgASgJEiUKBnBhcmVudBgDIAEoCzIVLnJ1bmxhbmUudjEuUGFyZW50UnVuIiwKGFJ1bkNhbmNlbGxhdGlvblJlcXVlc3RlZBIQCghyZXBsYWNlZBgBIAEoCCJQCgpSdW5XYWl0aW5nEhYKDmludGVyYWN0aW9uX2lkGAEgASgJEioKCGNoaWxkcmVuGAIgASgLMhgucnVubGFuZS52MS5DaGlsZHJlbldhaXQiEwoRUnVuUGF1c2VSZXF1ZXN0ZWQiCwoJUnVuUGF1c2VkIg0KC1J1blVucGF1c2VkIlgKDVJ1blJlY292ZXJpbmcSEgoKcmVjb3ZlcmllcxgBIAEoBRIzCg9ub3RfYmVmb3JlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIgwKClJ1blN0YWxsZWQiZwoJUnVuRW5kaW5nEi8KC3N0b3BfcmVhc29uGAEgASgOMhoucnVubGFuZS52MS5SdW4uU3RvcFJlYXNvbhIpCgVjYXVzZRgCIAEoDjIaLnJ1bmxhbmUudjEuUnVuLlN0b3BSZWFzb24i1wEKC1J1blRlcm1pbmFsEi8KC3N0b3BfcmVhc29uGAEgASgOMhoucnVubGFuZS52MS5SdW4uU3RvcFJlYXNvbhIpCgVjYXVzZRgCIAEoDjIaLnJ1bmxhbmUudjEuUnVuLlN0b3BSZWFzb24SNQoOZmFpbHVyZV9yZWFzb24YAyABKA4yHS5ydW5sYW5lLnYxLlJ1bkZhaWx1cmUuUmVhc29uEh0KFW91dHB1dF9tZXNzYWdlX251bWJlchgEIAEoAxIWCg5tZXNzYWdlX2N1dG9mZhgFIAEoAyJMChBBY3RpdmF0aW9uUXVldWVkEikKBGtpbmQYASABKA4yGy5ydW5sYW5lLnYxLkFjdGl2YXRpb24uS2luZBINCgVhZ2VudBgCIAEoCSInChBBY3RpdmF0aW9uTGVhc2VkEhMKC2V4ZWN1dG9yX2lkGAEgASgJIvABCg9BY3RpdmF0aW9uRW5kZWQSMgoGcmVhc29uGAEgASgOMiIucnVubGFuZS52MS5BY3RpdmF0aW9uRW5kZWQuUmVhc29uIqgBCgZSZWFzb24SFgoSUkVBU09OX1VOU1BFQ0lGSUVEEAASEwoPUkVBU09OX0ZJTklTSEVEEAESEwoPUkVBU09OX1JFTEVBU0VEEAISFAoQUkVBU09OX1NVU1BFTkRFRBADEhEKDVJFQVNPTl9QQVVTRUQQBBIbChdSRUFTT05fQlVER0VUX0VYSEFVU1RFRBAFEhYKElJFQVNPTl9UT09MX0ZBSUxFRBAGIsQCChNBY3RpdmF0aW9uQWJhbmRvbmVkEjYKBnJlYXNvbhgBIAEoDjImLnJ1bmxhbmUudjEuQWN0aXZhdGlvbkFiYW5kb25lZC5SZWFzb24i9AEKBlJlYXNvbhIWChJSRUFTT05fVU5TUEVDSUZJRUQQABIUChBSRUFTT05fQ0FOQ0VMTEVEEAESGAoUUkVBU09OX0dSQUNFX0VYUElSRUQQAhIYChRSRUFTT05fTEVBU0VfRVhQSVJFRBADEhYKElJFQVNPTl9VTkNPTkZJUk1FRBAEEhwKGFJFQVNPTl9ERUFETElORV9FWENFRURFRBAFEhEKDVJFQVNPTl9QQVVTRUQQBhITCg9SRUFTT05fUkVTVE9SRUQQBxIWChJSRUFTT05fTk9fRVhFQ1VUT1IQCBISCg5SRUFTT05fU0VUVExFRBAJIrMBCg9NZXNzYWdlQXBwZW5kZWQSDgoGbnVtYmVyGAEgASgDEiYKBHJvbGUYAiABKA4yGC5ydW5sYW5lLnYxLk1lc3NhZ2UuUm9sZRIqCgZhdXRob3IYAyABKA4yGi5ydW5sYW5lLnYxLk1lc3NhZ2UuQXV0aG9yEgwKBHN0ZXAYBCABKAUSFQoNc3VibWlzc2lvbl9pZBgFIAEoCRIXCg9tb2RlbF9zdHJlYW1faWQYBiABKAkiOgoRTW9kZWxTdGVwUmVzZXJ2ZWQSDAoEc3RlcBgBIAEoBRIXCg9tb2RlbF9zdHJlYW1faWQYAiABKAkigwEKEk1vZGVsU3RlcENvbW1pdHRlZBIMCgRzdGVwGAEgASgFEhcKD21vZGVsX3N0cmVhbV9pZBgCIAEoCRIgCgV1c2FnZRgDIAEoCzIRLnJ1bmxhbmUudjEuVXNhZ2USDQoFbW9kZWwYBCABKAkSFQoNZmluaXNoX3JlYXNvbhgFIAEoCSJHChBUb29sQ2FsbFByZXBhcmVkEhQKDHRvb2xfY2FsbF9pZBgBIAEoCRIMCgRuYW1lGAIgASgJEg8KB29yZGluYWwYAyABKAUiOwoPVG9vbENhbGxDbGFpbWVkEhQKDHRvb2xfY2FsbF9pZBgBIAEoCRISCgppZGVtcG90ZW50GAIgASgIIloKEVRvb2xDYWxsQ29tbWl0dGVkEhQKDHRvb2xfY2FsbF9pZBgBIAEoCRIvCgdvdXRjb21lGAIgASgOMh4ucnVubGFuZS52MS5Ub29sUmVzdWx0Lk91dGNvbWUiLgoWVG9vbENhbGxPdXRjb21lVW5rbm93bhIUCgx0b29sX2NhbGxfaWQYASABKAkiKQoRVG9vbENhbGxDYW5jZWxsZWQSFAoMdG9vbF9jYWxsX2lkGAEgASgJIpkBChFJbnRlcmFjdGlvbk9wZW5lZBIWCg5pbnRlcmFjdGlvbl9pZBgBIAEoCRIPCgd2ZXJzaW9uGAIgASgFEi8KC2V4cGlyZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIqCglwcm94eV9mb3IYBCABKAsyFy5ydW5sYW5lLnYxLlByb3h5U291cmNlIj4KE0ludGVyYWN0aW9uQW5zd2VyZWQSFgoOaW50ZXJhY3Rpb25faWQYASABKAkSDwoHdmVyc2lvbhgCIAEoBSJgChFJbnRlcmFjdGlvbkNsb3NlZBIWCg5pbnRlcmFjdGlvbl9pZBgBIAEoCRIzCgZyZWFzb24YAiABKA4yIy5ydW5sYW5lLnYxLkludGVyYWN0aW9uLkNsb3NlUmVhc29uImYKD0NoaWxkUnVuU3RhcnRlZBIUCgx0b29sX2NhbGxfaWQYASABKAkSFAoMY2hpbGRfcnVuX2lkGAIgASgJEhgKEGNoaWxkX3Nlc3Npb25faWQYAyABKAkSDQoFYWdlbnQYBCABKAkibwoQQ2hpbGRSdW5GaW5pc2hlZBIUCgx0b29sX2NhbGxfaWQYASABKAkSFAoMY2hpbGRfcnVuX2lkGAIgASgJEi8KC3N0b3BfcmVhc29uGAMgASgOMhoucnVubGFuZS52MS5SdW4uU3RvcFJlYXNvbiLJAgoFRGVsdGESFwoPbW9kZWxfc3RyZWFtX2lkGAEgASgJEg4KBnJ1bl9pZBgCIAEoCRIVCg1hY3RpdmF0aW9uX2lkGAMgASgJEgwKBHN0ZXAYBCABKAUSEwoLYmxvY2tfaW5kZXgYBSABKAUSJAoEa2luZBgGIAEoDjIWLnJ1bmxhbmUudjEuRGVsdGEuS2luZBIVCg1iYXNlX3JldmlzaW9uGAcgASgFEhAKCHJldmlzaW9uGAggASgFEhUKC2FwcGVuZF90ZXh0GAkgASgJSAASFwoNc25hcHNob3RfdGV4dBgKIAEoCUgAEhQKCmJsb2NrX2RvbmUYCyABKAhIACI/CgRLaW5kEhQKEEtJTkRfVU5TUEVDSUZJRUQQABINCglLSU5EX1RFWFQQARISCg5LSU5EX1JFQVNPTklORxACQgcKBXBpZWNlIrACCgdDb250cm9sEg4KBnJ1bl9pZBgBIAEoCRIkCgVwaGFzZRgCIAEoDjIVLnJ1bmxhbmUudjEuUnVuLlBoYXNlEioKCmFjdGl2YXRpb24YAyABKAsyFi5ydW5sYW5lLnYxLkFjdGl2YXRpb24SEgoKY2FuY2VsbGluZxgEIAEoCBIXCg9wYXVzZV9yZXF1ZXN0ZWQYBSABKAgSFgoOcGVuZGluZ19zdGVlcnMYBiABKAUSGQoRcGVuZGluZ19uZXh0X3J1bnMYByABKAUSLQoQYWxsb3dlZF9jb21tYW5kcxgIIAMoDjITLnJ1bmxhbmUudjEuQ29tbWFuZBIcChR3YWl0aW5nX2Zvcl9leGVjdXRvchgJIAEoCBIWCg5hc19vZl9zZXF1ZW5jZRgKIAEoA2IGcHJvdG8z", [file_google_protobuf_timestamp, file_runlane_v1_interaction, file_runlane_v1_message, file_runlane_v1_run, file_runlane_v1_session, file_runlane_v1_submission]);
 
 /**
  * A durable fact, appended in the transaction of the change that it reports.
@@ -170,6 +170,14 @@ export type Event = Message<"runlane.v1.Event"> & {
      */
     value: SessionCompacted;
     case: "sessionCompacted";
+  } | {
+    /**
+     * Body of TYPE_SESSION_IMPORTED.
+     *
+     * @generated from field: runlane.v1.SessionImported session_imported = 26;
+     */
+    value: SessionImported;
+    case: "sessionImported";
   } | {
     /**
      * Body of TYPE_SESSION_DELETED.
@@ -500,6 +508,13 @@ export enum Event_Type {
   SESSION_COMPACTED = 25,
 
   /**
+   * A session was made from an archive.
+   *
+   * @generated from enum value: TYPE_SESSION_IMPORTED = 26;
+   */
+  SESSION_IMPORTED = 26,
+
+  /**
    * A session was deleted; its last event.
    *
    * @generated from enum value: TYPE_SESSION_DELETED = 27;
@@ -744,7 +759,7 @@ export const Event_TypeSchema: GenEnum<Event_Type> = /*@__PURE__*/
  */
 export type SessionCreated = Message<"runlane.v1.SessionCreated"> & {
   /**
-   * Number of messages it began with: 0, or what a fork took over.
+   * Number of messages it began with: 0, or what a fork or an import took over.
    *
    * @generated from field: int64 message_count = 1;
    */
@@ -894,6 +909,49 @@ export const SessionCompactedSchema: GenMessage<SessionCompacted> = /*@__PURE__*
   messageDesc(file_runlane_v1_event, 6);
 
 /**
+ * A session was made from an archive. Its runs and messages have no events here: they are
+ * read as those that a fork took over.
+ *
+ * @generated from message runlane.v1.SessionImported
+ */
+export type SessionImported = Message<"runlane.v1.SessionImported"> & {
+  /**
+   * The session that the archive was made of, as the archive calls it.
+   *
+   * @generated from field: string source_session_id = 1;
+   */
+  sourceSessionId: string;
+
+  /**
+   * Number of messages that it took over.
+   *
+   * @generated from field: int64 message_count = 2;
+   */
+  messageCount: bigint;
+
+  /**
+   * Number of runs that it took over: its first fork points.
+   *
+   * @generated from field: int64 run_count = 3;
+   */
+  runCount: bigint;
+
+  /**
+   * SHA-256 of what was taken over, in lower-case hex, as in the end of its archive.
+   *
+   * @generated from field: string content_digest = 4;
+   */
+  contentDigest: string;
+};
+
+/**
+ * Describes the message runlane.v1.SessionImported.
+ * Use `create(SessionImportedSchema)` to create a new message.
+ */
+export const SessionImportedSchema: GenMessage<SessionImported> = /*@__PURE__*/
+  messageDesc(file_runlane_v1_event, 7);
+
+/**
  * A session was deleted. Pending input and a live run end with it.
  *
  * @generated from message runlane.v1.SessionDeleted
@@ -906,7 +964,7 @@ export type SessionDeleted = Message<"runlane.v1.SessionDeleted"> & {
  * Use `create(SessionDeletedSchema)` to create a new message.
  */
 export const SessionDeletedSchema: GenMessage<SessionDeleted> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 7);
+  messageDesc(file_runlane_v1_event, 8);
 
 /**
  * An input was queued.
@@ -941,7 +999,7 @@ export type SubmissionPending = Message<"runlane.v1.SubmissionPending"> & {
  * Use `create(SubmissionPendingSchema)` to create a new message.
  */
 export const SubmissionPendingSchema: GenMessage<SubmissionPending> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 8);
+  messageDesc(file_runlane_v1_event, 9);
 
 /**
  * A steer that missed its run became a follow-up. The event's run_id is the new one.
@@ -976,7 +1034,7 @@ export type SubmissionMoved = Message<"runlane.v1.SubmissionMoved"> & {
  * Use `create(SubmissionMovedSchema)` to create a new message.
  */
 export const SubmissionMovedSchema: GenMessage<SubmissionMoved> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 9);
+  messageDesc(file_runlane_v1_event, 10);
 
 /**
  * A queued input was delivered: a steer into the history, a next run by its creation.
@@ -1018,7 +1076,7 @@ export type SubmissionDelivered = Message<"runlane.v1.SubmissionDelivered"> & {
  * Use `create(SubmissionDeliveredSchema)` to create a new message.
  */
 export const SubmissionDeliveredSchema: GenMessage<SubmissionDelivered> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 10);
+  messageDesc(file_runlane_v1_event, 11);
 
 /**
  * A queued input will not be delivered.
@@ -1060,7 +1118,7 @@ export type SubmissionFailed = Message<"runlane.v1.SubmissionFailed"> & {
  * Use `create(SubmissionFailedSchema)` to create a new message.
  */
 export const SubmissionFailedSchema: GenMessage<SubmissionFailed> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 11);
+  messageDesc(file_runlane_v1_event, 12);
 
 /**
  * A queued input was taken back.
@@ -1095,7 +1153,7 @@ export type SubmissionWithdrawn = Message<"runlane.v1.SubmissionWithdrawn"> & {
  * Use `create(SubmissionWithdrawnSchema)` to create a new message.
  */
 export const SubmissionWithdrawnSchema: GenMessage<SubmissionWithdrawn> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 12);
+  messageDesc(file_runlane_v1_event, 13);
 
 /**
  * A run was created.
@@ -1130,7 +1188,7 @@ export type RunCreated = Message<"runlane.v1.RunCreated"> & {
  * Use `create(RunCreatedSchema)` to create a new message.
  */
 export const RunCreatedSchema: GenMessage<RunCreated> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 13);
+  messageDesc(file_runlane_v1_event, 14);
 
 /**
  * Cancellation of a run was requested for the first time.
@@ -1151,7 +1209,7 @@ export type RunCancellationRequested = Message<"runlane.v1.RunCancellationReques
  * Use `create(RunCancellationRequestedSchema)` to create a new message.
  */
 export const RunCancellationRequestedSchema: GenMessage<RunCancellationRequested> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 14);
+  messageDesc(file_runlane_v1_event, 15);
 
 /**
  * A run waits for the answer to its interaction, or for child runs.
@@ -1179,7 +1237,7 @@ export type RunWaiting = Message<"runlane.v1.RunWaiting"> & {
  * Use `create(RunWaitingSchema)` to create a new message.
  */
 export const RunWaitingSchema: GenMessage<RunWaiting> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 15);
+  messageDesc(file_runlane_v1_event, 16);
 
 /**
  * A pause of a run was requested.
@@ -1194,7 +1252,7 @@ export type RunPauseRequested = Message<"runlane.v1.RunPauseRequested"> & {
  * Use `create(RunPauseRequestedSchema)` to create a new message.
  */
 export const RunPauseRequestedSchema: GenMessage<RunPauseRequested> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 16);
+  messageDesc(file_runlane_v1_event, 17);
 
 /**
  * A run was paused: nobody has it until it is unpaused.
@@ -1209,7 +1267,7 @@ export type RunPaused = Message<"runlane.v1.RunPaused"> & {
  * Use `create(RunPausedSchema)` to create a new message.
  */
 export const RunPausedSchema: GenMessage<RunPaused> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 17);
+  messageDesc(file_runlane_v1_event, 18);
 
 /**
  * A pause, or the request for one, was taken back.
@@ -1224,7 +1282,7 @@ export type RunUnpaused = Message<"runlane.v1.RunUnpaused"> & {
  * Use `create(RunUnpausedSchema)` to create a new message.
  */
 export const RunUnpausedSchema: GenMessage<RunUnpaused> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 18);
+  messageDesc(file_runlane_v1_event, 19);
 
 /**
  * A run was taken from an executor that was lost, and will go on.
@@ -1252,7 +1310,7 @@ export type RunRecovering = Message<"runlane.v1.RunRecovering"> & {
  * Use `create(RunRecoveringSchema)` to create a new message.
  */
 export const RunRecoveringSchema: GenMessage<RunRecovering> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 19);
+  messageDesc(file_runlane_v1_event, 20);
 
 /**
  * A run was taken from an executor that was lost, and waits for RestoreRun.
@@ -1267,7 +1325,7 @@ export type RunStalled = Message<"runlane.v1.RunStalled"> & {
  * Use `create(RunStalledSchema)` to create a new message.
  */
 export const RunStalledSchema: GenMessage<RunStalled> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 20);
+  messageDesc(file_runlane_v1_event, 21);
 
 /**
  * A run will end once its child runs have ended; they are asked to.
@@ -1295,7 +1353,7 @@ export type RunEnding = Message<"runlane.v1.RunEnding"> & {
  * Use `create(RunEndingSchema)` to create a new message.
  */
 export const RunEndingSchema: GenMessage<RunEnding> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 21);
+  messageDesc(file_runlane_v1_event, 22);
 
 /**
  * A run ended.
@@ -1344,7 +1402,7 @@ export type RunTerminal = Message<"runlane.v1.RunTerminal"> & {
  * Use `create(RunTerminalSchema)` to create a new message.
  */
 export const RunTerminalSchema: GenMessage<RunTerminal> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 22);
+  messageDesc(file_runlane_v1_event, 23);
 
 /**
  * An activation waits for an executor.
@@ -1372,7 +1430,7 @@ export type ActivationQueued = Message<"runlane.v1.ActivationQueued"> & {
  * Use `create(ActivationQueuedSchema)` to create a new message.
  */
 export const ActivationQueuedSchema: GenMessage<ActivationQueued> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 23);
+  messageDesc(file_runlane_v1_event, 24);
 
 /**
  * An executor leased an activation.
@@ -1393,7 +1451,7 @@ export type ActivationLeased = Message<"runlane.v1.ActivationLeased"> & {
  * Use `create(ActivationLeasedSchema)` to create a new message.
  */
 export const ActivationLeasedSchema: GenMessage<ActivationLeased> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 24);
+  messageDesc(file_runlane_v1_event, 25);
 
 /**
  * An activation ended by an act of its executor.
@@ -1414,7 +1472,7 @@ export type ActivationEnded = Message<"runlane.v1.ActivationEnded"> & {
  * Use `create(ActivationEndedSchema)` to create a new message.
  */
 export const ActivationEndedSchema: GenMessage<ActivationEnded> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 25);
+  messageDesc(file_runlane_v1_event, 26);
 
 /**
  * The act.
@@ -1476,7 +1534,7 @@ export enum ActivationEnded_Reason {
  * Describes the enum runlane.v1.ActivationEnded.Reason.
  */
 export const ActivationEnded_ReasonSchema: GenEnum<ActivationEnded_Reason> = /*@__PURE__*/
-  enumDesc(file_runlane_v1_event, 25, 0);
+  enumDesc(file_runlane_v1_event, 26, 0);
 
 /**
  * An activation ended without an act of its executor.
@@ -1497,7 +1555,7 @@ export type ActivationAbandoned = Message<"runlane.v1.ActivationAbandoned"> & {
  * Use `create(ActivationAbandonedSchema)` to create a new message.
  */
 export const ActivationAbandonedSchema: GenMessage<ActivationAbandoned> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 26);
+  messageDesc(file_runlane_v1_event, 27);
 
 /**
  * What ended it.
@@ -1580,7 +1638,7 @@ export enum ActivationAbandoned_Reason {
  * Describes the enum runlane.v1.ActivationAbandoned.Reason.
  */
 export const ActivationAbandoned_ReasonSchema: GenEnum<ActivationAbandoned_Reason> = /*@__PURE__*/
-  enumDesc(file_runlane_v1_event, 26, 0);
+  enumDesc(file_runlane_v1_event, 27, 0);
 
 /**
  * A message was appended.
@@ -1636,7 +1694,7 @@ export type MessageAppended = Message<"runlane.v1.MessageAppended"> & {
  * Use `create(MessageAppendedSchema)` to create a new message.
  */
 export const MessageAppendedSchema: GenMessage<MessageAppended> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 27);
+  messageDesc(file_runlane_v1_event, 28);
 
 /**
  * A model step was reserved: a request to the model may now be sent.
@@ -1664,7 +1722,7 @@ export type ModelStepReserved = Message<"runlane.v1.ModelStepReserved"> & {
  * Use `create(ModelStepReservedSchema)` to create a new message.
  */
 export const ModelStepReservedSchema: GenMessage<ModelStepReserved> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 28);
+  messageDesc(file_runlane_v1_event, 29);
 
 /**
  * A model step was committed. Its message.appended follows.
@@ -1713,7 +1771,7 @@ export type ModelStepCommitted = Message<"runlane.v1.ModelStepCommitted"> & {
  * Use `create(ModelStepCommittedSchema)` to create a new message.
  */
 export const ModelStepCommittedSchema: GenMessage<ModelStepCommitted> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 29);
+  messageDesc(file_runlane_v1_event, 30);
 
 /**
  * A tool call may be claimed.
@@ -1748,7 +1806,7 @@ export type ToolCallPrepared = Message<"runlane.v1.ToolCallPrepared"> & {
  * Use `create(ToolCallPreparedSchema)` to create a new message.
  */
 export const ToolCallPreparedSchema: GenMessage<ToolCallPrepared> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 30);
+  messageDesc(file_runlane_v1_event, 31);
 
 /**
  * A tool call was claimed.
@@ -1776,7 +1834,7 @@ export type ToolCallClaimed = Message<"runlane.v1.ToolCallClaimed"> & {
  * Use `create(ToolCallClaimedSchema)` to create a new message.
  */
 export const ToolCallClaimedSchema: GenMessage<ToolCallClaimed> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 31);
+  messageDesc(file_runlane_v1_event, 32);
 
 /**
  * The result of a tool call was committed. Its message.appended comes once those of all
@@ -1805,7 +1863,7 @@ export type ToolCallCommitted = Message<"runlane.v1.ToolCallCommitted"> & {
  * Use `create(ToolCallCommittedSchema)` to create a new message.
  */
 export const ToolCallCommittedSchema: GenMessage<ToolCallCommitted> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 32);
+  messageDesc(file_runlane_v1_event, 33);
 
 /**
  * A claimed tool call has no result, and will get none.
@@ -1826,7 +1884,7 @@ export type ToolCallOutcomeUnknown = Message<"runlane.v1.ToolCallOutcomeUnknown"
  * Use `create(ToolCallOutcomeUnknownSchema)` to create a new message.
  */
 export const ToolCallOutcomeUnknownSchema: GenMessage<ToolCallOutcomeUnknown> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 33);
+  messageDesc(file_runlane_v1_event, 34);
 
 /**
  * A tool call was never run, and will not be.
@@ -1847,7 +1905,7 @@ export type ToolCallCancelled = Message<"runlane.v1.ToolCallCancelled"> & {
  * Use `create(ToolCallCancelledSchema)` to create a new message.
  */
 export const ToolCallCancelledSchema: GenMessage<ToolCallCancelled> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 34);
+  messageDesc(file_runlane_v1_event, 35);
 
 /**
  * An interaction was opened.
@@ -1889,7 +1947,7 @@ export type InteractionOpened = Message<"runlane.v1.InteractionOpened"> & {
  * Use `create(InteractionOpenedSchema)` to create a new message.
  */
 export const InteractionOpenedSchema: GenMessage<InteractionOpened> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 35);
+  messageDesc(file_runlane_v1_event, 36);
 
 /**
  * An interaction was answered.
@@ -1917,7 +1975,7 @@ export type InteractionAnswered = Message<"runlane.v1.InteractionAnswered"> & {
  * Use `create(InteractionAnsweredSchema)` to create a new message.
  */
 export const InteractionAnsweredSchema: GenMessage<InteractionAnswered> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 36);
+  messageDesc(file_runlane_v1_event, 37);
 
 /**
  * An interaction ended without an answer.
@@ -1945,7 +2003,7 @@ export type InteractionClosed = Message<"runlane.v1.InteractionClosed"> & {
  * Use `create(InteractionClosedSchema)` to create a new message.
  */
 export const InteractionClosedSchema: GenMessage<InteractionClosed> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 37);
+  messageDesc(file_runlane_v1_event, 38);
 
 /**
  * A run started a child run.
@@ -1987,7 +2045,7 @@ export type ChildRunStarted = Message<"runlane.v1.ChildRunStarted"> & {
  * Use `create(ChildRunStartedSchema)` to create a new message.
  */
 export const ChildRunStartedSchema: GenMessage<ChildRunStarted> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 38);
+  messageDesc(file_runlane_v1_event, 39);
 
 /**
  * A child run ended, and its parent has taken that in. The result of its call follows.
@@ -2022,7 +2080,7 @@ export type ChildRunFinished = Message<"runlane.v1.ChildRunFinished"> & {
  * Use `create(ChildRunFinishedSchema)` to create a new message.
  */
 export const ChildRunFinishedSchema: GenMessage<ChildRunFinished> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 39);
+  messageDesc(file_runlane_v1_event, 40);
 
 /**
  * A piece of a model answer on its way. Best effort: pieces may be lost or
@@ -2126,7 +2184,7 @@ export type Delta = Message<"runlane.v1.Delta"> & {
  * Use `create(DeltaSchema)` to create a new message.
  */
 export const DeltaSchema: GenMessage<Delta> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 40);
+  messageDesc(file_runlane_v1_event, 41);
 
 /**
  * What the block is.
@@ -2160,7 +2218,7 @@ export enum Delta_Kind {
  * Describes the enum runlane.v1.Delta.Kind.
  */
 export const Delta_KindSchema: GenEnum<Delta_Kind> = /*@__PURE__*/
-  enumDesc(file_runlane_v1_event, 40, 0);
+  enumDesc(file_runlane_v1_event, 41, 0);
 
 /**
  * The state of a session's control plane. The newest replaces all before it.
@@ -2244,5 +2302,5 @@ export type Control = Message<"runlane.v1.Control"> & {
  * Use `create(ControlSchema)` to create a new message.
  */
 export const ControlSchema: GenMessage<Control> = /*@__PURE__*/
-  messageDesc(file_runlane_v1_event, 41);
+  messageDesc(file_runlane_v1_event, 42);
 

@@ -34,6 +34,14 @@ export type Command =
   | "answer"
   | "unknown";
 
+/** What became of a request to pause or unpause. */
+export type PauseReceipt =
+  | "requested"
+  | "paused"
+  | "resumed"
+  | "unchanged"
+  | "unknown";
+
 /**
  * Reasons of google.rpc.ErrorInfo, domain `runlane.dev`, in every error that
  * the service itself gives; there without the prefix ERROR_REASON_. An error
@@ -89,14 +97,6 @@ export type ErrorReason =
   | "store_unavailable"
   | "store_corrupt"
   | "internal_error"
-  | "unknown";
-
-/** What became of a request to pause or unpause. */
-export type PauseReceipt =
-  | "requested"
-  | "paused"
-  | "resumed"
-  | "unchanged"
   | "unknown";
 
 /** What a credential may do; no scope holds another one. */
@@ -270,6 +270,7 @@ export type EventType =
   | "session.reopened"
   | "session.forked"
   | "session.compacted"
+  | "session.imported"
   | "session.deleted"
   | "submission.pending"
   | "submission.moved"
@@ -334,6 +335,20 @@ export type DeltaKind =
   | "reasoning"
   | "unknown";
 
+/** What to do where the id is taken by a live session. */
+export type CreateSessionRequestIfExists =
+  | "error"
+  | "return"
+  | "unknown";
+
+/** What became of it. */
+export type RestoreRunResponseOutcome =
+  | "attached"
+  | "still_leased"
+  | "recovery_queued"
+  | "settled"
+  | "unknown";
+
 /** How far a call gets. */
 export type ToolCallState =
   | "prepared"
@@ -361,20 +376,6 @@ export type ListSessionsRequestOrder =
 export type GetServerInfoResponseDurability =
   | "process"
   | "disk"
-  | "unknown";
-
-/** What to do where the id is taken by a live session. */
-export type CreateSessionRequestIfExists =
-  | "error"
-  | "return"
-  | "unknown";
-
-/** What became of it. */
-export type RestoreRunResponseOutcome =
-  | "attached"
-  | "still_leased"
-  | "recovery_queued"
-  | "settled"
   | "unknown";
 
 /**
@@ -1070,6 +1071,7 @@ export interface EventBodies {
   "session.reopened": SessionReopened;
   "session.forked": SessionForked;
   "session.compacted": SessionCompacted;
+  "session.imported": SessionImported;
   "session.deleted": SessionDeleted;
   "submission.pending": SubmissionPending;
   "submission.moved": SubmissionMoved;
@@ -1112,7 +1114,7 @@ export type Event =
 
 /** A session was created. */
 export interface SessionCreated {
-  /** Number of messages it began with: 0, or what a fork took over. */
+  /** Number of messages it began with: 0, or what a fork or an import took over. */
   readonly messageCount: number;
   /** Of the session of a child run, the run that started it. */
   readonly parentRunId: string;
@@ -1152,6 +1154,21 @@ export interface SessionCompacted {
   readonly usage?: Usage;
   /** The model that wrote it, as its executor named it. */
   readonly model: string;
+}
+
+/**
+ * A session was made from an archive. Its runs and messages have no events here: they are
+ * read as those that a fork took over.
+ */
+export interface SessionImported {
+  /** The session that the archive was made of, as the archive calls it. */
+  readonly sourceSessionId: string;
+  /** Number of messages that it took over. */
+  readonly messageCount: number;
+  /** Number of runs that it took over: its first fork points. */
+  readonly runCount: number;
+  /** SHA-256 of what was taken over, in lower-case hex, as in the end of its archive. */
+  readonly contentDigest: string;
 }
 
 /** A session was deleted. Pending input and a live run end with it. */
@@ -1492,6 +1509,575 @@ export interface Control {
   readonly asOfSequence: number;
 }
 
+/** What a session is created with. */
+export interface SessionSpec {
+  /** A name for people; at most 255 bytes. */
+  readonly displayName: string;
+  /** Labels: at most 32; keys match `[a-z0-9][a-z0-9._/-]{0,62}`, values to 255 bytes. */
+  readonly labels: Readonly<Record<string, string>>;
+  /** A JSON object; at most 64 KiB; empty means none. */
+  readonly metadataJson: string;
+  /** Agent of runs that name none. */
+  readonly defaultAgent: string;
+}
+
+/** Request of CreateSession. */
+export interface CreateSessionRequest {
+  /** Id of the session; empty: the server makes one. */
+  readonly sessionId: string;
+  /** A name for people; at most 255 bytes. */
+  readonly displayName: string;
+  /** Labels, as in SessionSpec. */
+  readonly labels: Readonly<Record<string, string>>;
+  /** A JSON object; at most 64 KiB; empty means none. */
+  readonly metadataJson: string;
+  /** Agent of runs that name none. */
+  readonly defaultAgent: string;
+  /** What to do where the id is taken. Default: ERROR. */
+  readonly ifExists?: CreateSessionRequestIfExists;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of CreateSession. */
+export interface CreateSessionResponse {
+  /** The session. */
+  readonly session?: Session;
+  /** True where this call (or the one that it repeats) created it. */
+  readonly created: boolean;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of GetSession. */
+export interface GetSessionRequest {
+  /** The session; required. */
+  readonly sessionId: string;
+}
+
+/** Answer of GetSession. */
+export interface GetSessionResponse {
+  /** The session. */
+  readonly session?: Session;
+}
+
+/** Request of UpdateSession. */
+export interface UpdateSessionRequest {
+  /** The session; required. */
+  readonly sessionId: string;
+  /** New name; at most 255 bytes. */
+  readonly displayName?: string;
+  /** New JSON object; at most 64 KiB; empty removes it. */
+  readonly metadataJson?: string;
+  /** New default agent; empty removes it. */
+  readonly defaultAgent?: string;
+  /** Labels to add or replace; at most 32 in the session. */
+  readonly setLabels: Readonly<Record<string, string>>;
+  /** Keys of labels to remove; done before set_labels. At most 32. */
+  readonly removeLabels: readonly string[];
+  /** Only if this is the session's etag; empty: whatever it is. */
+  readonly etag: string;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of UpdateSession. */
+export interface UpdateSessionResponse {
+  /** The session. */
+  readonly session?: Session;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of DeleteSession. */
+export interface DeleteSessionRequest {
+  /** The session; required. */
+  readonly sessionId: string;
+  /** Also while a run is live, which ends with it. */
+  readonly force: boolean;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of DeleteSession. */
+export interface DeleteSessionResponse {
+  /** The sequence of session.deleted, the session's last event. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of CloseSession. */
+export interface CloseSessionRequest {
+  /** The session; required. */
+  readonly sessionId: string;
+  /** Also interrupt the live run, in the same transaction. */
+  readonly cancelRun: boolean;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of CloseSession. */
+export interface CloseSessionResponse {
+  /** The session. */
+  readonly session?: Session;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of ReopenSession. */
+export interface ReopenSessionRequest {
+  /** The session; required. */
+  readonly sessionId: string;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of ReopenSession. */
+export interface ReopenSessionResponse {
+  /** The session. */
+  readonly session?: Session;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of Submit. */
+export interface SubmitRequest {
+  /** The session. May be empty with create_session: the server makes an id. */
+  readonly sessionId: string;
+  /** What is to happen while a run is live. Default: START. */
+  readonly mode?: SubmissionMode;
+  /** Only if this run is the live one; with STEER, AUTO and REPLACE alone. */
+  readonly targetRunId: string;
+  /** What happens to a steer that misses its run; with STEER and AUTO alone. Default: FAIL. */
+  readonly onMiss?: SubmissionOnMiss;
+  /** Options of the run that is started; STEER refuses them, AUTO ignores them where it steers. */
+  readonly runOptions?: RunOptions;
+  /** Create the session with this where it does not exist. A deleted one is SESSION_NOT_FOUND. */
+  readonly createSession?: SessionSpec;
+  /** The input: 1 to 256 blocks, 3 MiB in all; not empty, not white space alone. */
+  readonly content: readonly Block[];
+  /** Only if this is the session's revision. */
+  readonly expectedRevision?: number;
+  /** Entries of the application, kept with the message: at most 32, 4 KiB in all. */
+  readonly metadata: Readonly<Record<string, string>>;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of Submit. */
+export interface SubmitResponse {
+  /** The submission, without its content. */
+  readonly submission?: Submission;
+  /** True where the session was created by it. */
+  readonly sessionCreated: boolean;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of WithdrawSubmission. */
+export interface WithdrawSubmissionRequest {
+  /** The submission; required. */
+  readonly submissionId: string;
+  /** The session, where the caller wants it checked. */
+  readonly sessionId: string;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of WithdrawSubmission. */
+export interface WithdrawSubmissionResponse {
+  /** The submission, without its content. */
+  readonly submission?: Submission;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of GetSubmission. */
+export interface GetSubmissionRequest {
+  /** The submission; required. */
+  readonly submissionId: string;
+  /** The session, where the caller wants it checked. */
+  readonly sessionId: string;
+}
+
+/** Answer of GetSubmission. */
+export interface GetSubmissionResponse {
+  /** The submission. */
+  readonly submission?: Submission;
+}
+
+/** Request of InterruptRun. */
+export interface InterruptRunRequest {
+  /** The session; may be empty where run_id is given. */
+  readonly sessionId: string;
+  /** Only this run; empty: whichever is live. */
+  readonly runId: string;
+  /** For people; at most 1 KiB. */
+  readonly reason: string;
+  /**
+   * How long to wait for the run to end: 0 (default) to 300 s. The answer comes earlier where
+   * the call's deadline is near, with what is true then.
+   */
+  readonly waitDurationSeconds?: number;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of InterruptRun. */
+export interface InterruptRunResponse {
+  /** The run. */
+  readonly run?: Run;
+  /** Whether it has ended. */
+  readonly settled: boolean;
+  /** The session's sequence after the request was taken. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id; a wait is made anew. */
+  readonly replayed: boolean;
+}
+
+/** Request of GetLiveState. */
+export interface GetLiveStateRequest {
+  /** The session; required. */
+  readonly sessionId: string;
+  /** How many of the newest messages: at most 200, default 50. */
+  readonly messageLimit?: number;
+  /** Not before this sequence is reached; SEQUENCE_AHEAD where it is not. */
+  readonly minSequence: number;
+}
+
+/** Answer of GetLiveState. */
+export interface GetLiveStateResponse {
+  /** The live state. */
+  readonly liveState?: LiveState;
+}
+
+/** Request of StreamEvents. */
+export interface StreamEventsRequest {
+  /** The session; required. */
+  readonly sessionId: string;
+  /** After this sequence; 0 is the first event. */
+  readonly afterSequence?: number;
+  /** With the newest this many events: 0 to 1,000. */
+  readonly lastEvents?: number;
+  /** Whether to go on with what comes. Default: true. */
+  readonly follow?: boolean;
+  /**
+   * Only events of these runs; at most 64. The stream ends OK after the terminal events of
+   * all of them.
+   */
+  readonly runIds: readonly string[];
+  /** Only events of these types; at most 64. */
+  readonly types: readonly EventType[];
+  /** Put the messages into their message.appended events. */
+  readonly includeMessages: boolean;
+  /** Also send deltas, as they come. */
+  readonly includeDeltas: boolean;
+  /** Also send the control state, first and after each change of it. */
+  readonly includeControl: boolean;
+}
+
+/** One frame of the stream. */
+export interface StreamEventsResponse {
+  /** Events in order: at most 256 and 1 MiB. */
+  readonly batch?: EventBatch;
+  /** Pieces of model answers on their way. */
+  readonly deltas?: DeltaBatch;
+  /** The control state; the newest replaces all before it. */
+  readonly control?: Control;
+  /** Where the stream is. */
+  readonly bookmark?: Bookmark;
+}
+
+/** Events in order. */
+export interface EventBatch {
+  /** The events, ascending by sequence. */
+  readonly events: readonly Event[];
+}
+
+/** Pieces of model answers on their way. */
+export interface DeltaBatch {
+  /** The pieces, in order within a block. */
+  readonly deltas: readonly Delta[];
+}
+
+/** Where a stream is. Sent when the reader has caught up, and every 15 s while idle. */
+export interface Bookmark {
+  /** All events up to this one were sent or filtered out; go on from here. */
+  readonly sequence: number;
+  /** Whether this was the newest event when the bookmark was made. */
+  readonly caughtUp: boolean;
+  /** The server's time. */
+  readonly serverTime?: Date;
+}
+
+/** Request of ListAgents. */
+export interface ListAgentsRequest {
+  /** How many: default 50, above 1,000 cut to it. */
+  readonly pageSize: number;
+  /** Where to go on; empty: at the start. */
+  readonly pageToken: string;
+}
+
+/** Answer of ListAgents. */
+export interface ListAgentsResponse {
+  /** The agents, ascending by name. */
+  readonly agents: readonly Agent[];
+  /** Where the next page starts; empty: this was the last. */
+  readonly nextPageToken: string;
+}
+
+/** A name that executors poll for. */
+export interface Agent {
+  /** The name. */
+  readonly name: string;
+  /** When an executor last polled for it; unset where none did since the server started. */
+  readonly lastPollTime?: Date;
+  /** Executors that polled for it within the last 60 s, or poll now. */
+  readonly executorCount: number;
+  /** Activations that wait. */
+  readonly queuedCount: number;
+  /** Activations that executors have. */
+  readonly leasedCount: number;
+}
+
+/** Request of PauseRun. */
+export interface PauseRunRequest {
+  /** The session; may be empty where run_id is given. */
+  readonly sessionId: string;
+  /** Only this run; empty: whichever is live. */
+  readonly runId: string;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of PauseRun. */
+export interface PauseRunResponse {
+  /** What became of it: REQUESTED or PAUSED. */
+  readonly receipt?: PauseReceipt;
+  /** The run. */
+  readonly run?: Run;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of UnpauseRun. */
+export interface UnpauseRunRequest {
+  /** The session; may be empty where run_id is given. */
+  readonly sessionId: string;
+  /** Only this run; empty: whichever is live. */
+  readonly runId: string;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of UnpauseRun. */
+export interface UnpauseRunResponse {
+  /** What became of it: RESUMED or UNCHANGED. */
+  readonly receipt?: PauseReceipt;
+  /** The run. */
+  readonly run?: Run;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of AnswerInteraction. */
+export interface AnswerInteractionRequest {
+  /** The run that waits; required. */
+  readonly runId: string;
+  /** The interaction; required. */
+  readonly interactionId: string;
+  /** The version that is answered; required. */
+  readonly version: number;
+  /** The answer, of the kind of the prompt; required. */
+  readonly answer?: InteractionAnswer;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of AnswerInteraction. For a proxy: of the question that it shows. */
+export interface AnswerInteractionResponse {
+  /** The interaction, without its prompt. */
+  readonly interaction?: Interaction;
+  /** The run. */
+  readonly run?: Run;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of CompleteExternal. */
+export interface CompleteExternalRequest {
+  /** The token of suspend's answer; required. */
+  readonly token: string;
+  /** What the other system says; required. */
+  readonly answer?: ExternalAnswer;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of CompleteExternal. */
+export interface CompleteExternalResponse {
+  /** The interaction, without its prompt. */
+  readonly interaction?: Interaction;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/** Request of RestoreRun. */
+export interface RestoreRunRequest {
+  /** The run; required. */
+  readonly runId: string;
+  /** The activation that the caller has seen; required where the run is ACTIVE. */
+  readonly expectedActivationId: string;
+  /** Also where the lease is live: its executor is cut off. */
+  readonly force: boolean;
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of RestoreRun. */
+export interface RestoreRunResponse {
+  /** The run. */
+  readonly run?: Run;
+  /** What became of it. */
+  readonly outcome?: RestoreRunResponseOutcome;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
+}
+
+/**
+ * One record of an archive: what ExportSession gives and ImportSession takes.
+ *
+ * An archive is the history of one session as a list of records, in this order: one header,
+ * its runs, its summaries, its messages, its events where they were asked for, and one end.
+ * As JSON, one record a line, it is the file that `runlane export` writes.
+ */
+export interface ArchiveRecord {
+  /** The first one. */
+  readonly header?: ArchiveHeader;
+  /** A run that has ended; ascending by creation. */
+  readonly run?: ArchivedRun;
+  /** A summary that the session or one of its runs has; ascending by what it covers. */
+  readonly summary?: Summary;
+  /** A message; ascending, from number 1. */
+  readonly message?: Message;
+  /** An event of the session, for who reads the archive: an import counts it and leaves it. */
+  readonly event?: Event;
+  /** The last one. */
+  readonly end?: ArchiveEnd;
+}
+
+/**
+ * What an archive begins with. An import takes `format_version` and `record`; the rest tells
+ * where the archive comes from.
+ */
+export interface ArchiveHeader {
+  /** Version of the format: 1. */
+  readonly formatVersion: number;
+  /** What the session is called, its labels, its metadata and its default agent. */
+  readonly record?: SessionSpec;
+  /** Id of the session; of what was not a session of Runlane, a name of it. */
+  readonly sessionId: string;
+  /** The sequence at which the archive is true; unset where it was no session of Runlane. */
+  readonly sequence: number;
+  /**
+   * The run that was live at that sequence; empty: none was. Its record says how it ended
+   * here: see ExportSession.
+   */
+  readonly liveRunId: string;
+  /** Direct source of a fork, the source of that, and so on; at most 100. */
+  readonly ancestors: readonly ForkSource[];
+  /** Of the session of a child run: its parent, the parent of that, and so on. */
+  readonly parents: readonly ParentRun[];
+  /** When the archive was made. */
+  readonly exportTime?: Date;
+  /** What made it: `runlane` and its version, or the format that it was converted from. */
+  readonly source: string;
+}
+
+/**
+ * A run as an archive has it: it has ended. Its ids are those that it had where it was
+ * exported; an import gives it new ones.
+ */
+export interface ArchivedRun {
+  /** Its id; unique in the archive. */
+  readonly runId: string;
+  /** What it was started with, defaults filled in; `agent` is required. */
+  readonly options?: RunOptions;
+  /**
+   * Number of its first message, which is its input. The first run begins after what the
+   * session took over from another one; each next run where the one before it ended.
+   */
+  readonly firstMessageNumber: number;
+  /** Number of its last message. */
+  readonly messageCutoff: number;
+  /** Why it ended; required. */
+  readonly stopReason?: RunStopReason;
+  /** What ended it, where `stop_reason` is OUTCOME_UNKNOWN. */
+  readonly cause?: RunStopReason;
+  /** What kind of failure it was; only of FAILED. */
+  readonly failureReason?: RunFailureReason;
+  /** Text for people; at most 4 KiB. */
+  readonly failureMessage: string;
+  /** Whether the same input may well succeed later. */
+  readonly failureRetryable: boolean;
+  /** Number of the message that is its answer; unset where it ended without one. */
+  readonly outputMessageNumber: number;
+  /** JSON that its executor gave as its result; empty means none. */
+  readonly outputJson: string;
+  /** What it has used. */
+  readonly usage?: Usage;
+  /** How many attempts it took, from 1. */
+  readonly attempt: number;
+  /** Why its cancellation was asked for; at most 1 KiB. */
+  readonly cancelReason: string;
+  /** When its cancellation was asked for; unset: it was not. */
+  readonly cancelRequestTime?: Date;
+  /** When it was created; required, later than the run before it, and not in the future. */
+  readonly createTime?: Date;
+  /** When it ended; required, not in the future. */
+  readonly endTime?: Date;
+  /** What the summary covers that stood when it ended; unset: there was none. */
+  readonly summaryThrough: number;
+}
+
+/** What an archive ends with. Without it an archive is not whole. */
+export interface ArchiveEnd {
+  /** Messages in the archive. */
+  readonly messageCount: number;
+  /** Runs in the archive. */
+  readonly runCount: number;
+  /**
+   * SHA-256 in lower-case hex of what the archive says, ids of runs and of the session left
+   * out (docs/migrating.md tells how it is made). An import that finds another one refuses
+   * the archive, and an export of what was imported has the same one. Empty in an archive
+   * that was made by other means: it is not tested then.
+   */
+  readonly contentDigest: string;
+}
+
 /** Request of ListStalledRuns. */
 export interface ListStalledRunsRequest {
   /** How many: default 50, above 1,000 cut to it. A page also ends at 2 MiB. */
@@ -1736,6 +2322,37 @@ export interface FeedBookmark {
   readonly caughtUp: boolean;
   /** The server's time. */
   readonly serverTime?: Date;
+}
+
+/**
+ * Request of ImportSession: one of several. The first one may name the session and the
+ * request; in later ones both are empty.
+ */
+export interface ImportSessionRequest {
+  /** Id of the new session; empty: the server makes one. */
+  readonly sessionId: string;
+  /** The next records of the archive; as many as fit a request. */
+  readonly records: readonly ArchiveRecord[];
+  /** Makes the call idempotent; empty = none. */
+  readonly requestId: string;
+}
+
+/** Answer of ImportSession. */
+export interface ImportSessionResponse {
+  /** The session. */
+  readonly session?: Session;
+  /** Messages that were taken over. */
+  readonly messageCount: number;
+  /** Runs that were taken over. */
+  readonly runCount: number;
+  /** SHA-256 of what was taken over, in lower-case hex: that of an export of it. */
+  readonly contentDigest: string;
+  /** Events in the archive, which were left out. */
+  readonly skippedEventCount: number;
+  /** The session's sequence after the call. */
+  readonly sequence: number;
+  /** True where the answer is that of an earlier call with the same request_id. */
+  readonly replayed: boolean;
 }
 
 /** Request of PollActivation. */
@@ -2558,6 +3175,20 @@ export interface ListInteractionsResponse {
   readonly nextPageToken: string;
 }
 
+/** Request of ExportSession. */
+export interface ExportSessionRequest {
+  /** The session; required. */
+  readonly sessionId: string;
+  /** Also give the events of the session. They are of no use to an import. */
+  readonly includeEvents: boolean;
+}
+
+/** Answer of ExportSession. */
+export interface ExportSessionResponse {
+  /** The next records. */
+  readonly records: readonly ArchiveRecord[];
+}
+
 /** Request of GetServerInfo. */
 export interface GetServerInfoRequest {
 }
@@ -2588,464 +3219,6 @@ export interface Limit {
   readonly value: number;
   /** What it counts: bytes, seconds, milliseconds, items. */
   readonly unit: string;
-}
-
-/** What a session is created with. */
-export interface SessionSpec {
-  /** A name for people; at most 255 bytes. */
-  readonly displayName: string;
-  /** Labels: at most 32; keys match `[a-z0-9][a-z0-9._/-]{0,62}`, values to 255 bytes. */
-  readonly labels: Readonly<Record<string, string>>;
-  /** A JSON object; at most 64 KiB; empty means none. */
-  readonly metadataJson: string;
-  /** Agent of runs that name none. */
-  readonly defaultAgent: string;
-}
-
-/** Request of CreateSession. */
-export interface CreateSessionRequest {
-  /** Id of the session; empty: the server makes one. */
-  readonly sessionId: string;
-  /** A name for people; at most 255 bytes. */
-  readonly displayName: string;
-  /** Labels, as in SessionSpec. */
-  readonly labels: Readonly<Record<string, string>>;
-  /** A JSON object; at most 64 KiB; empty means none. */
-  readonly metadataJson: string;
-  /** Agent of runs that name none. */
-  readonly defaultAgent: string;
-  /** What to do where the id is taken. Default: ERROR. */
-  readonly ifExists?: CreateSessionRequestIfExists;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of CreateSession. */
-export interface CreateSessionResponse {
-  /** The session. */
-  readonly session?: Session;
-  /** True where this call (or the one that it repeats) created it. */
-  readonly created: boolean;
-  /** The session's sequence after the call. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of GetSession. */
-export interface GetSessionRequest {
-  /** The session; required. */
-  readonly sessionId: string;
-}
-
-/** Answer of GetSession. */
-export interface GetSessionResponse {
-  /** The session. */
-  readonly session?: Session;
-}
-
-/** Request of UpdateSession. */
-export interface UpdateSessionRequest {
-  /** The session; required. */
-  readonly sessionId: string;
-  /** New name; at most 255 bytes. */
-  readonly displayName?: string;
-  /** New JSON object; at most 64 KiB; empty removes it. */
-  readonly metadataJson?: string;
-  /** New default agent; empty removes it. */
-  readonly defaultAgent?: string;
-  /** Labels to add or replace; at most 32 in the session. */
-  readonly setLabels: Readonly<Record<string, string>>;
-  /** Keys of labels to remove; done before set_labels. At most 32. */
-  readonly removeLabels: readonly string[];
-  /** Only if this is the session's etag; empty: whatever it is. */
-  readonly etag: string;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of UpdateSession. */
-export interface UpdateSessionResponse {
-  /** The session. */
-  readonly session?: Session;
-  /** The session's sequence after the call. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of DeleteSession. */
-export interface DeleteSessionRequest {
-  /** The session; required. */
-  readonly sessionId: string;
-  /** Also while a run is live, which ends with it. */
-  readonly force: boolean;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of DeleteSession. */
-export interface DeleteSessionResponse {
-  /** The sequence of session.deleted, the session's last event. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of CloseSession. */
-export interface CloseSessionRequest {
-  /** The session; required. */
-  readonly sessionId: string;
-  /** Also interrupt the live run, in the same transaction. */
-  readonly cancelRun: boolean;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of CloseSession. */
-export interface CloseSessionResponse {
-  /** The session. */
-  readonly session?: Session;
-  /** The session's sequence after the call. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of ReopenSession. */
-export interface ReopenSessionRequest {
-  /** The session; required. */
-  readonly sessionId: string;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of ReopenSession. */
-export interface ReopenSessionResponse {
-  /** The session. */
-  readonly session?: Session;
-  /** The session's sequence after the call. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of Submit. */
-export interface SubmitRequest {
-  /** The session. May be empty with create_session: the server makes an id. */
-  readonly sessionId: string;
-  /** What is to happen while a run is live. Default: START. */
-  readonly mode?: SubmissionMode;
-  /** Only if this run is the live one; with STEER, AUTO and REPLACE alone. */
-  readonly targetRunId: string;
-  /** What happens to a steer that misses its run; with STEER and AUTO alone. Default: FAIL. */
-  readonly onMiss?: SubmissionOnMiss;
-  /** Options of the run that is started; STEER refuses them, AUTO ignores them where it steers. */
-  readonly runOptions?: RunOptions;
-  /** Create the session with this where it does not exist. A deleted one is SESSION_NOT_FOUND. */
-  readonly createSession?: SessionSpec;
-  /** The input: 1 to 256 blocks, 3 MiB in all; not empty, not white space alone. */
-  readonly content: readonly Block[];
-  /** Only if this is the session's revision. */
-  readonly expectedRevision?: number;
-  /** Entries of the application, kept with the message: at most 32, 4 KiB in all. */
-  readonly metadata: Readonly<Record<string, string>>;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of Submit. */
-export interface SubmitResponse {
-  /** The submission, without its content. */
-  readonly submission?: Submission;
-  /** True where the session was created by it. */
-  readonly sessionCreated: boolean;
-  /** The session's sequence after the call. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of WithdrawSubmission. */
-export interface WithdrawSubmissionRequest {
-  /** The submission; required. */
-  readonly submissionId: string;
-  /** The session, where the caller wants it checked. */
-  readonly sessionId: string;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of WithdrawSubmission. */
-export interface WithdrawSubmissionResponse {
-  /** The submission, without its content. */
-  readonly submission?: Submission;
-  /** The session's sequence after the call. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of GetSubmission. */
-export interface GetSubmissionRequest {
-  /** The submission; required. */
-  readonly submissionId: string;
-  /** The session, where the caller wants it checked. */
-  readonly sessionId: string;
-}
-
-/** Answer of GetSubmission. */
-export interface GetSubmissionResponse {
-  /** The submission. */
-  readonly submission?: Submission;
-}
-
-/** Request of InterruptRun. */
-export interface InterruptRunRequest {
-  /** The session; may be empty where run_id is given. */
-  readonly sessionId: string;
-  /** Only this run; empty: whichever is live. */
-  readonly runId: string;
-  /** For people; at most 1 KiB. */
-  readonly reason: string;
-  /**
-   * How long to wait for the run to end: 0 (default) to 300 s. The answer comes earlier where
-   * the call's deadline is near, with what is true then.
-   */
-  readonly waitDurationSeconds?: number;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of InterruptRun. */
-export interface InterruptRunResponse {
-  /** The run. */
-  readonly run?: Run;
-  /** Whether it has ended. */
-  readonly settled: boolean;
-  /** The session's sequence after the request was taken. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id; a wait is made anew. */
-  readonly replayed: boolean;
-}
-
-/** Request of GetLiveState. */
-export interface GetLiveStateRequest {
-  /** The session; required. */
-  readonly sessionId: string;
-  /** How many of the newest messages: at most 200, default 50. */
-  readonly messageLimit?: number;
-  /** Not before this sequence is reached; SEQUENCE_AHEAD where it is not. */
-  readonly minSequence: number;
-}
-
-/** Answer of GetLiveState. */
-export interface GetLiveStateResponse {
-  /** The live state. */
-  readonly liveState?: LiveState;
-}
-
-/** Request of StreamEvents. */
-export interface StreamEventsRequest {
-  /** The session; required. */
-  readonly sessionId: string;
-  /** After this sequence; 0 is the first event. */
-  readonly afterSequence?: number;
-  /** With the newest this many events: 0 to 1,000. */
-  readonly lastEvents?: number;
-  /** Whether to go on with what comes. Default: true. */
-  readonly follow?: boolean;
-  /**
-   * Only events of these runs; at most 64. The stream ends OK after the terminal events of
-   * all of them.
-   */
-  readonly runIds: readonly string[];
-  /** Only events of these types; at most 64. */
-  readonly types: readonly EventType[];
-  /** Put the messages into their message.appended events. */
-  readonly includeMessages: boolean;
-  /** Also send deltas, as they come. */
-  readonly includeDeltas: boolean;
-  /** Also send the control state, first and after each change of it. */
-  readonly includeControl: boolean;
-}
-
-/** One frame of the stream. */
-export interface StreamEventsResponse {
-  /** Events in order: at most 256 and 1 MiB. */
-  readonly batch?: EventBatch;
-  /** Pieces of model answers on their way. */
-  readonly deltas?: DeltaBatch;
-  /** The control state; the newest replaces all before it. */
-  readonly control?: Control;
-  /** Where the stream is. */
-  readonly bookmark?: Bookmark;
-}
-
-/** Events in order. */
-export interface EventBatch {
-  /** The events, ascending by sequence. */
-  readonly events: readonly Event[];
-}
-
-/** Pieces of model answers on their way. */
-export interface DeltaBatch {
-  /** The pieces, in order within a block. */
-  readonly deltas: readonly Delta[];
-}
-
-/** Where a stream is. Sent when the reader has caught up, and every 15 s while idle. */
-export interface Bookmark {
-  /** All events up to this one were sent or filtered out; go on from here. */
-  readonly sequence: number;
-  /** Whether this was the newest event when the bookmark was made. */
-  readonly caughtUp: boolean;
-  /** The server's time. */
-  readonly serverTime?: Date;
-}
-
-/** Request of ListAgents. */
-export interface ListAgentsRequest {
-  /** How many: default 50, above 1,000 cut to it. */
-  readonly pageSize: number;
-  /** Where to go on; empty: at the start. */
-  readonly pageToken: string;
-}
-
-/** Answer of ListAgents. */
-export interface ListAgentsResponse {
-  /** The agents, ascending by name. */
-  readonly agents: readonly Agent[];
-  /** Where the next page starts; empty: this was the last. */
-  readonly nextPageToken: string;
-}
-
-/** A name that executors poll for. */
-export interface Agent {
-  /** The name. */
-  readonly name: string;
-  /** When an executor last polled for it; unset where none did since the server started. */
-  readonly lastPollTime?: Date;
-  /** Executors that polled for it within the last 60 s, or poll now. */
-  readonly executorCount: number;
-  /** Activations that wait. */
-  readonly queuedCount: number;
-  /** Activations that executors have. */
-  readonly leasedCount: number;
-}
-
-/** Request of PauseRun. */
-export interface PauseRunRequest {
-  /** The session; may be empty where run_id is given. */
-  readonly sessionId: string;
-  /** Only this run; empty: whichever is live. */
-  readonly runId: string;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of PauseRun. */
-export interface PauseRunResponse {
-  /** What became of it: REQUESTED or PAUSED. */
-  readonly receipt?: PauseReceipt;
-  /** The run. */
-  readonly run?: Run;
-  /** The session's sequence after the call. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of UnpauseRun. */
-export interface UnpauseRunRequest {
-  /** The session; may be empty where run_id is given. */
-  readonly sessionId: string;
-  /** Only this run; empty: whichever is live. */
-  readonly runId: string;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of UnpauseRun. */
-export interface UnpauseRunResponse {
-  /** What became of it: RESUMED or UNCHANGED. */
-  readonly receipt?: PauseReceipt;
-  /** The run. */
-  readonly run?: Run;
-  /** The session's sequence after the call. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of AnswerInteraction. */
-export interface AnswerInteractionRequest {
-  /** The run that waits; required. */
-  readonly runId: string;
-  /** The interaction; required. */
-  readonly interactionId: string;
-  /** The version that is answered; required. */
-  readonly version: number;
-  /** The answer, of the kind of the prompt; required. */
-  readonly answer?: InteractionAnswer;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of AnswerInteraction. For a proxy: of the question that it shows. */
-export interface AnswerInteractionResponse {
-  /** The interaction, without its prompt. */
-  readonly interaction?: Interaction;
-  /** The run. */
-  readonly run?: Run;
-  /** The session's sequence after the call. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of CompleteExternal. */
-export interface CompleteExternalRequest {
-  /** The token of suspend's answer; required. */
-  readonly token: string;
-  /** What the other system says; required. */
-  readonly answer?: ExternalAnswer;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of CompleteExternal. */
-export interface CompleteExternalResponse {
-  /** The interaction, without its prompt. */
-  readonly interaction?: Interaction;
-  /** The session's sequence after the call. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
-}
-
-/** Request of RestoreRun. */
-export interface RestoreRunRequest {
-  /** The run; required. */
-  readonly runId: string;
-  /** The activation that the caller has seen; required where the run is ACTIVE. */
-  readonly expectedActivationId: string;
-  /** Also where the lease is live: its executor is cut off. */
-  readonly force: boolean;
-  /** Makes the call idempotent; empty = none. */
-  readonly requestId: string;
-}
-
-/** Answer of RestoreRun. */
-export interface RestoreRunResponse {
-  /** The run. */
-  readonly run?: Run;
-  /** What became of it. */
-  readonly outcome?: RestoreRunResponseOutcome;
-  /** The session's sequence after the call. */
-  readonly sequence: number;
-  /** True where the answer is that of an earlier call with the same request_id. */
-  readonly replayed: boolean;
 }
 
 /** The plain form of each message, by its name. */
@@ -3095,6 +3268,7 @@ export interface Models {
   "runlane.v1.SessionReopened": SessionReopened;
   "runlane.v1.SessionForked": SessionForked;
   "runlane.v1.SessionCompacted": SessionCompacted;
+  "runlane.v1.SessionImported": SessionImported;
   "runlane.v1.SessionDeleted": SessionDeleted;
   "runlane.v1.SubmissionPending": SubmissionPending;
   "runlane.v1.SubmissionMoved": SubmissionMoved;
@@ -3130,6 +3304,51 @@ export interface Models {
   "runlane.v1.ChildRunFinished": ChildRunFinished;
   "runlane.v1.Delta": Delta;
   "runlane.v1.Control": Control;
+  "runlane.v1.SessionSpec": SessionSpec;
+  "runlane.v1.CreateSessionRequest": CreateSessionRequest;
+  "runlane.v1.CreateSessionResponse": CreateSessionResponse;
+  "runlane.v1.GetSessionRequest": GetSessionRequest;
+  "runlane.v1.GetSessionResponse": GetSessionResponse;
+  "runlane.v1.UpdateSessionRequest": UpdateSessionRequest;
+  "runlane.v1.UpdateSessionResponse": UpdateSessionResponse;
+  "runlane.v1.DeleteSessionRequest": DeleteSessionRequest;
+  "runlane.v1.DeleteSessionResponse": DeleteSessionResponse;
+  "runlane.v1.CloseSessionRequest": CloseSessionRequest;
+  "runlane.v1.CloseSessionResponse": CloseSessionResponse;
+  "runlane.v1.ReopenSessionRequest": ReopenSessionRequest;
+  "runlane.v1.ReopenSessionResponse": ReopenSessionResponse;
+  "runlane.v1.SubmitRequest": SubmitRequest;
+  "runlane.v1.SubmitResponse": SubmitResponse;
+  "runlane.v1.WithdrawSubmissionRequest": WithdrawSubmissionRequest;
+  "runlane.v1.WithdrawSubmissionResponse": WithdrawSubmissionResponse;
+  "runlane.v1.GetSubmissionRequest": GetSubmissionRequest;
+  "runlane.v1.GetSubmissionResponse": GetSubmissionResponse;
+  "runlane.v1.InterruptRunRequest": InterruptRunRequest;
+  "runlane.v1.InterruptRunResponse": InterruptRunResponse;
+  "runlane.v1.GetLiveStateRequest": GetLiveStateRequest;
+  "runlane.v1.GetLiveStateResponse": GetLiveStateResponse;
+  "runlane.v1.StreamEventsRequest": StreamEventsRequest;
+  "runlane.v1.StreamEventsResponse": StreamEventsResponse;
+  "runlane.v1.EventBatch": EventBatch;
+  "runlane.v1.DeltaBatch": DeltaBatch;
+  "runlane.v1.Bookmark": Bookmark;
+  "runlane.v1.ListAgentsRequest": ListAgentsRequest;
+  "runlane.v1.ListAgentsResponse": ListAgentsResponse;
+  "runlane.v1.Agent": Agent;
+  "runlane.v1.PauseRunRequest": PauseRunRequest;
+  "runlane.v1.PauseRunResponse": PauseRunResponse;
+  "runlane.v1.UnpauseRunRequest": UnpauseRunRequest;
+  "runlane.v1.UnpauseRunResponse": UnpauseRunResponse;
+  "runlane.v1.AnswerInteractionRequest": AnswerInteractionRequest;
+  "runlane.v1.AnswerInteractionResponse": AnswerInteractionResponse;
+  "runlane.v1.CompleteExternalRequest": CompleteExternalRequest;
+  "runlane.v1.CompleteExternalResponse": CompleteExternalResponse;
+  "runlane.v1.RestoreRunRequest": RestoreRunRequest;
+  "runlane.v1.RestoreRunResponse": RestoreRunResponse;
+  "runlane.v1.ArchiveRecord": ArchiveRecord;
+  "runlane.v1.ArchiveHeader": ArchiveHeader;
+  "runlane.v1.ArchivedRun": ArchivedRun;
+  "runlane.v1.ArchiveEnd": ArchiveEnd;
   "runlane.v1.ListStalledRunsRequest": ListStalledRunsRequest;
   "runlane.v1.ListStalledRunsResponse": ListStalledRunsResponse;
   "runlane.v1.SettleRunRequest": SettleRunRequest;
@@ -3151,6 +3370,8 @@ export interface Models {
   "runlane.v1.FeedBatch": FeedBatch;
   "runlane.v1.FeedEvent": FeedEvent;
   "runlane.v1.FeedBookmark": FeedBookmark;
+  "runlane.v1.ImportSessionRequest": ImportSessionRequest;
+  "runlane.v1.ImportSessionResponse": ImportSessionResponse;
   "runlane.v1.PollActivationRequest": PollActivationRequest;
   "runlane.v1.PollActivationResponse": PollActivationResponse;
   "runlane.v1.LeasedActivation": LeasedActivation;
@@ -3224,48 +3445,9 @@ export interface Models {
   "runlane.v1.ListToolCallsResponse": ListToolCallsResponse;
   "runlane.v1.ListInteractionsRequest": ListInteractionsRequest;
   "runlane.v1.ListInteractionsResponse": ListInteractionsResponse;
+  "runlane.v1.ExportSessionRequest": ExportSessionRequest;
+  "runlane.v1.ExportSessionResponse": ExportSessionResponse;
   "runlane.v1.GetServerInfoRequest": GetServerInfoRequest;
   "runlane.v1.GetServerInfoResponse": GetServerInfoResponse;
   "runlane.v1.Limit": Limit;
-  "runlane.v1.SessionSpec": SessionSpec;
-  "runlane.v1.CreateSessionRequest": CreateSessionRequest;
-  "runlane.v1.CreateSessionResponse": CreateSessionResponse;
-  "runlane.v1.GetSessionRequest": GetSessionRequest;
-  "runlane.v1.GetSessionResponse": GetSessionResponse;
-  "runlane.v1.UpdateSessionRequest": UpdateSessionRequest;
-  "runlane.v1.UpdateSessionResponse": UpdateSessionResponse;
-  "runlane.v1.DeleteSessionRequest": DeleteSessionRequest;
-  "runlane.v1.DeleteSessionResponse": DeleteSessionResponse;
-  "runlane.v1.CloseSessionRequest": CloseSessionRequest;
-  "runlane.v1.CloseSessionResponse": CloseSessionResponse;
-  "runlane.v1.ReopenSessionRequest": ReopenSessionRequest;
-  "runlane.v1.ReopenSessionResponse": ReopenSessionResponse;
-  "runlane.v1.SubmitRequest": SubmitRequest;
-  "runlane.v1.SubmitResponse": SubmitResponse;
-  "runlane.v1.WithdrawSubmissionRequest": WithdrawSubmissionRequest;
-  "runlane.v1.WithdrawSubmissionResponse": WithdrawSubmissionResponse;
-  "runlane.v1.GetSubmissionRequest": GetSubmissionRequest;
-  "runlane.v1.GetSubmissionResponse": GetSubmissionResponse;
-  "runlane.v1.InterruptRunRequest": InterruptRunRequest;
-  "runlane.v1.InterruptRunResponse": InterruptRunResponse;
-  "runlane.v1.GetLiveStateRequest": GetLiveStateRequest;
-  "runlane.v1.GetLiveStateResponse": GetLiveStateResponse;
-  "runlane.v1.StreamEventsRequest": StreamEventsRequest;
-  "runlane.v1.StreamEventsResponse": StreamEventsResponse;
-  "runlane.v1.EventBatch": EventBatch;
-  "runlane.v1.DeltaBatch": DeltaBatch;
-  "runlane.v1.Bookmark": Bookmark;
-  "runlane.v1.ListAgentsRequest": ListAgentsRequest;
-  "runlane.v1.ListAgentsResponse": ListAgentsResponse;
-  "runlane.v1.Agent": Agent;
-  "runlane.v1.PauseRunRequest": PauseRunRequest;
-  "runlane.v1.PauseRunResponse": PauseRunResponse;
-  "runlane.v1.UnpauseRunRequest": UnpauseRunRequest;
-  "runlane.v1.UnpauseRunResponse": UnpauseRunResponse;
-  "runlane.v1.AnswerInteractionRequest": AnswerInteractionRequest;
-  "runlane.v1.AnswerInteractionResponse": AnswerInteractionResponse;
-  "runlane.v1.CompleteExternalRequest": CompleteExternalRequest;
-  "runlane.v1.CompleteExternalResponse": CompleteExternalResponse;
-  "runlane.v1.RestoreRunRequest": RestoreRunRequest;
-  "runlane.v1.RestoreRunResponse": RestoreRunResponse;
 }

@@ -190,7 +190,6 @@ class Base:
     Attributes:
         read: Runs a read of one statement.
         snapshot: Runs a read of several statements on one snapshot.
-        write: Runs something that writes in one transaction, in turn.
         aside: Runs something that writes beside commits, in one transaction that may be lost.
         commit_locked: Shared.commit_locked.
         writer: Returns the process that serves the connection that writes; 0: there is none.
@@ -198,7 +197,6 @@ class Base:
 
     read: Callable[..., Awaitable[Any]]
     snapshot: Callable[..., Awaitable[Any]]
-    write: Callable[..., Awaitable[Any]]
     aside: Callable[..., Awaitable[Any]]
     commit_locked: Callable[[Sequence[SessionKey], Decide], Awaitable[list[Outcome]]]
     writer: Callable[[], int]
@@ -252,8 +250,11 @@ class PostgresShared:
     async def met(
         self, server: str, executors: Sequence[PollingExecutor], forget_before: int
     ) -> None:
-        """Writes which executors a server sees; forgets those that polled last before a time."""
-        await self._base.write(met, server, executors, forget_before)
+        """Writes which executors a server sees; forgets those that polled last before a time.
+
+        Beside commits: a poll waits for it.
+        """
+        await self._base.aside(met, server, executors, forget_before)
 
     async def roster(self, server: str, since: int, now: int) -> Roster:
         """Reads who works."""

@@ -106,7 +106,6 @@ class PostgresStore:
             Base(
                 self._read,
                 self._snapshot,
-                self._write,
                 self.aside,
                 self.commit_locked,
                 lambda: self._writing.pid,

@@ -27,7 +27,7 @@ from runlane_server.store.postgres import calls, rows, turns
 from runlane_server.store.postgres.plan import BadRow, Kind, Plan, Raced, columns
 from runlane_server.store.postgres.rows import json_text
 
-KEPT_METHODS = frozenset({"CreateSession", "ForkSession"})
+KEPT_METHODS = frozenset({"CreateSession", "ForkSession", "ImportSession"})
 """Methods whose request records stay as long as the session that they made."""
 
 _WRITERS = {**rows.WRITERS, **turns.WRITERS, **calls.WRITERS}

@@ -23,7 +23,7 @@ from runlane_server.store.base import (
 from runlane_server.store.sqlite import calls, rows
 from runlane_server.store.sqlite.rows import BadRow, events_start, insert_session
 
-KEPT_METHODS = frozenset({"CreateSession", "ForkSession"})
+KEPT_METHODS = frozenset({"CreateSession", "ForkSession", "ImportSession"})
 """Methods whose request records stay as long as the session that they made."""
 
 _CACHED_KEYS = 50_000
