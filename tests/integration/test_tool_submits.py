@@ -96,6 +96,28 @@ async def test_50_answers_of_one_request_id_are_one_delivery_also_after_a_kill(s
         assert sum(one.type == EVENT.TYPE_INTERACTION_ANSWERED for one in events) == 1
 
 
+async def test_questions_outlive_a_kill_and_their_answers_go_on(server):
+    """The server is killed right behind the commits by which 20 runs ask."""
+    sessions = [unique("outlives") for _ in range(20)]
+    async with Link(server.address) as link:
+        for session in sessions:
+            fence = await in_batch(link, session)
+            await link.commit(fence, suspend=question("c1"))
+    server.restart()
+    async with Link(server.address) as link:
+        for session in sessions:
+            open_one = await asked(link, session)
+            await answer_to(link, open_one, "after the kill")
+            fence = (await link.lease(session)).fence
+            assert fence.run_id == open_one.run_id
+            await link.commit(fence, claims("c2"), results("c2"), reserve())
+            await link.commit(fence, step("done"), finish=COMPLETED)
+            messages = await link.messages(session)
+            closed_once(messages)
+            assert messages[2].content[0].tool_result.content[0].text == "after the kill"
+            dense(await link.events(session))
+
+
 @pytest.mark.parametrize("count", rounds(20, 100))
 async def test_nothing_starts_beside_a_run_that_waits(link: Link, count: int):
     """A wait holds the lane as work does: chat input starts no second run and answers nothing."""

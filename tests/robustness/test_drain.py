@@ -29,6 +29,7 @@ pytestmark = pytest.mark.asyncio
 GRACE = 10
 
 
+@pytest.mark.every_store
 async def test_a_drain_answers_calls_in_flight_ends_streams_and_is_over_in_time(server):
     """20 streams and 5 long waits are open when SIGTERM comes."""
     session = unique("drain")

@@ -237,6 +237,7 @@ async def survive(server, kills: int) -> None:
     assert server.check() == (0, "")
 
 
+@pytest.mark.every_store
 async def test_accepted_runs_that_no_executor_saw_end_after_a_kill(server):
     """The kill comes right behind the answer, again and again."""
     sessions = []

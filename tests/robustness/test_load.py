@@ -1,6 +1,8 @@
 """Many at once, and some that are slow: no fault, no harm to others, bounded memory."""
 
 import asyncio
+import itertools
+import random
 import time
 
 import grpc
@@ -12,6 +14,7 @@ from runlane.v1 import session_service_pb2 as session_pb
 from support_server import (
     MODE,
     Link,
+    ask,
     dense,
     reserve,
     rest,
@@ -24,8 +27,14 @@ from support_server import (
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900), pytest.mark.alone]
 
 MEBIBYTE = 1024 * 1024
+FIND_IN_TABLES = """
+    SELECT format('SELECT count(*) FROM %I.%I t WHERE t::text ~ MARK', schemaname, tablename)
+    FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')
+"""
+"""Makes a question of each table, in which MARK stands for what is looked for."""
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("duration", [pytest.param(4), pytest.param(30, marks=pytest.mark.long)])
 async def test_64_clients_that_submit_commit_and_list_meet_no_fault(server, duration: float):
     links = [Link(server.address) for _ in range(8)]
@@ -68,6 +77,7 @@ async def test_64_clients_that_submit_commit_and_list_meet_no_fault(server, dura
     assert server.check() == (0, "")
 
 
+@pytest.mark.every_store
 async def test_1000_tokens_leave_no_delta_in_the_database(server):
     session = unique("tokens")
     mark = "never-to-be-kept"
@@ -101,8 +111,16 @@ async def test_1000_tokens_leave_no_delta_in_the_database(server):
         assert [one.content[0].text for one in messages] == ["hello", "the whole answer"]
         assert (await link.live(session)).sequence - events < 8
     server.kill()
-    for path in server.path.parent.glob("runlane.db*"):
-        assert mark.encode() not in path.read_bytes(), path
+    if server.store.startswith("sqlite:"):
+        for path in server.path.parent.glob("runlane.db*"):
+            assert mark.encode() not in path.read_bytes(), path
+        return
+    # Bytes are shown in hexadecimal digits there.
+    found = f"{mark}|{mark.encode().hex()}"
+    questions = [sql.replace("MARK", "?") for (sql,) in ask(server.store, FIND_IN_TABLES)]
+    assert len(questions) > 5
+    for sql in questions:
+        assert ask(server.store, sql, found) == [(0,)], sql
 
 
 async def collect_deltas(call) -> int:
@@ -263,3 +281,37 @@ async def test_a_session_with_a_long_history_is_as_fast_as_a_new_one(server):
                 taken.append(await measure(session))
         middle = {session: sorted(taken)[7] for session, taken in times.items()}
         assert middle[long] < 4 * middle[short]
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.long)])
+async def test_a_store_grows_as_what_is_said_and_forks_copy_nothing(server, count: int):
+    """Runs of 8 KiB each, which cannot be pressed together; then a fork at every tenth."""
+    session = unique("grows")
+    rng = random.Random(count)
+    async with Link(server.address) as link:
+        await link.create(session)
+        sizes = [await size_of(server)]
+        runs = []
+        for _ in range(count):
+            said = rng.randbytes(2048).hex()
+            runs.append(await link.run(session, said, said[::-1]))
+            if len(runs) in {count // 2, count}:
+                sizes.append(await size_of(server))
+        for run_id in runs[::10]:
+            await link.fork(run_id)
+        sizes.append(await size_of(server))
+    payload = count * 2 * 4096
+    first, second, forks = (after - before for before, after in itertools.pairwise(sizes))
+    assert first + second < 3 * payload
+    assert second < 1.5 * first + MEBIBYTE
+    assert forks < payload / 4
+
+
+async def size_of(server) -> int:
+    """Returns the bytes that a store takes, without what it keeps to recover itself."""
+    if server.store.startswith("sqlite:"):
+        size = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+    else:
+        size = "SELECT pg_database_size(current_database())"
+    return (await asyncio.to_thread(ask, server.store, size))[0][0]

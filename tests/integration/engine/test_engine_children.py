@@ -195,6 +195,28 @@ async def test_the_result_of_a_child(world, how, waits):
     await check_family(world, P, child)
 
 
+@pytest.mark.parametrize("at_work", [True, False])
+async def test_a_child_that_was_stopped_stays_so(file_world, at_work):
+    """Neither its executor nor its parent brings it back, also after a restart."""
+    world = file_world
+    (child,) = await parent_of(world, P, "c1")
+    if at_work:
+        await world.do(child, lease(), interrupt(), commit(outcome=CANCELLED))
+    else:
+        await world.do(child, interrupt())
+    await world.ring()
+    for restarts in (True, False):
+        (run,) = await world.store.list_runs(SessionKey("default", child), [], None, 10)
+        assert run.stop_reason is Stop.CANCELLED
+        assert (await result_of(world, P, "c1"))[0] == "CANCELLED"
+        with pytest.raises(Refused):
+            await start(world, P, "c1")
+        assert await world.store.queued_activations() == []
+        if restarts:
+            await world.restart()
+    await check_family(world, P, child)
+
+
 async def test_a_failed_child_ends_its_parent_under_stop_and_its_brothers_are_cancelled(world):
     first, second = await parent_of(world, P, "c1", "c2", tool_error_policy=ToolErrorPolicy.STOP)
     await world.do(second, lease())
