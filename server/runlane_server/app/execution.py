@@ -86,10 +86,9 @@ class Execution(UseCase):
         executor = dispatch.seen(namespace, executor_id, agents, services.clock.now())
         executor.polling += 1
         try:
-            for _ in range(2):  # One that had begun already may not know of it.
-                if services.follower is not None and not executor.met:
-                    # It may have been drained on another server.
-                    await services.follower.meet()
+            if services.follower is not None and not executor.met:
+                # It may have been drained on another server.
+                await services.follower.meet()
             while True:
                 if (namespace, executor_id) in dispatch.drained:
                     return PollView(draining=True)

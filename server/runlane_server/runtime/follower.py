@@ -145,7 +145,12 @@ class Follower:
         await self._feed([(namespace, agent) for agent in agents])
 
     async def meet(self) -> None:
-        """Tells others which executors poll here, and takes in theirs; calls share one."""
+        """Tells others which executors poll here, and takes in theirs.
+
+        What was done before the call is in it; calls that come at the same time share one.
+        """
+        if self._meeting is not None:  # It may have read already.
+            await asyncio.wait({self._meeting})
         if self._meeting is None:
             self._meeting = asyncio.get_running_loop().create_task(self._meet())
             self._meeting.add_done_callback(self._met)

@@ -13,6 +13,7 @@ from runlane_server.runtime import relay as room
 from runlane_server.runtime.relay import EAGER
 from support.steps import COMPLETED, answer, commit, create, fence_of, first, lease, put, reserve
 from support.world import World
+from support_server import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -94,6 +95,8 @@ class Reader:
 
     async def caught_up(self) -> None:
         """Lets the reader come to where it waits."""
+        newest = await self.world.store.last_sequence(KEY) or 0
+        await until(lambda: bool(self.events) and self.events[-1].sequence >= newest)
         for _ in range(3):
             await self.world.store.last_sequence(KEY)
             for _ in range(20):
