@@ -47,11 +47,14 @@ _OF_ONE_ROW = (
     ValueError,
 )
 
+# Rows are locked in one order everywhere, so that servers wait for each other in no circle.
+# The order is by what no index has: else the rows of a batch would be found by a walk over
+# the index that has it, through the whole table.
 _LOCK = (
     "SELECT s.key, s.namespace, s.session_id, s.token, s.base_count"
     " FROM unnest($1::text[], $2::text[]) AS u(namespace, session_id)"
     " JOIN sessions s ON s.namespace = u.namespace AND s.session_id = u.session_id"
-    " ORDER BY s.key FOR NO KEY UPDATE OF s"
+    " ORDER BY s.key + 0 FOR NO KEY UPDATE OF s"
 )
 _FIND_REQUESTS = (
     "SELECT r.request_id, r.scope, r.method, r.namespace, r.hash, r.answer, r.create_time"
@@ -64,11 +67,11 @@ _LOCK_LEASES = (
     "SELECT l.activation_id, l.session_key, l.epoch, l.expire_time"
     " FROM unnest($1::text[]) AS u(activation_id)"
     " JOIN leases l ON l.activation_id = u.activation_id"
-    " ORDER BY l.activation_id FOR NO KEY UPDATE OF l"
+    " ORDER BY l.activation_id || '' FOR NO KEY UPDATE OF l"
 )
 _LOCK_LEASES_OF = (
     "SELECT l.activation_id FROM leases l WHERE l.session_key = ANY($1::bigint[])"
-    " ORDER BY l.activation_id FOR NO KEY UPDATE"
+    " ORDER BY l.activation_id || '' FOR NO KEY UPDATE"
 )
 _ALL_THE_TIME = "other servers wrote the same all the time"
 Decide = Callable[[list[LoadedSession | None]], Sequence[CommitUnit]]
