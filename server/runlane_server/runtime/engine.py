@@ -157,6 +157,10 @@ class Engine:
         """Takes note that a session has an event of that sequence; returns whether it is news."""
         return self._slots.heard(key, sequence)
 
+    def missed_store(self) -> None:
+        """Takes note that the store was away until now: executors may have found no server."""
+        self._hearing.missed(self.clock.now())
+
     def doubt(self, key: SessionKey) -> None:
         """Has a session read anew before it is decided on."""
         self._slots.doubt(key)
