@@ -17,6 +17,7 @@ from runlane_server.store.postgres import Address, PostgresStore, check_database
 from runlane_server.store.postgres.schema import MIGRATING
 from store_builders import Scripted, request
 from support.postgres import PASSWORD
+from support_server import Proxy
 
 pytestmark = pytest.mark.asyncio
 
@@ -270,3 +271,33 @@ async def test_role_that_does_not_wait_for_the_disk_waits_here(postgres):
         await store.close()
     finally:
         await run(postgres, "ALTER DATABASE test RESET synchronous_commit")
+
+
+async def test_a_name_that_shows_a_standby_for_a_while_costs_that_while_alone(
+    postgres_server, postgres
+):
+    """A fail-over: the name leads to a standby before it leads to the primary."""
+    address = f"127.0.0.1:{postgres_server.port}"
+    with postgres_server.standby() as port:
+        async with Proxy(address) as proxy:
+            store = PostgresStore(Address(postgres.replace(address, proxy.address)), readers=2)
+            await store.open(0, "")
+            try:
+                s = Scripted()
+                await write(store, s.create().unit())
+                proxy.turn_to(f"127.0.0.1:{port}")
+                proxy.cut()
+                unit = s.start().unit()
+                for _ in range(3):
+                    assert [type(one) for one in await store.commit([unit])] == [Unavailable]
+                with pytest.raises(StoreUnavailable):
+                    await store.session(s.key)
+                proxy.turn_to(address)
+
+                async def written():
+                    return await store.commit([unit]) == [Committed()]
+
+                await within(10, written)
+                assert (await store.session(s.key)) is not None
+            finally:
+                await store.close()
