@@ -137,6 +137,22 @@ async def test_older_schema_is_migrated_or_stays_as_it_was(database, monkeypatch
     await refused(database, f"schema version {known[-1].version + 1}")
 
 
+async def test_no_tables_are_changed_under_servers_that_do_not_know_it(database, monkeypatch):
+    serving = PostgresStore(Address(database))
+    await serving.open(0, "")
+    known = read_migrations(PACKAGE)
+    later = Migration(known[-1].version + 1, "later", "CREATE TABLE later (x integer);\n", "sum")
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "read_migrations", lambda _package: [*known, later])
+        await refused(database, "older version", "stop them")
+        assert await run(database, "SELECT to_regclass('runlane.later')") == [(None,)]
+    await opened(database)  # of the same version
+    await serving.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "read_migrations", lambda _package: [*known, later])
+        await opened(database)
+
+
 async def test_start_fails_while_another_server_migrates(database):
     conn = await asyncpg.connect(database)
     await conn.execute(f"SELECT pg_advisory_lock({MIGRATING})")

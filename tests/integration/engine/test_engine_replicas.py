@@ -263,13 +263,10 @@ async def test_a_replay_on_another_server_never_blocks_the_session(a, b):
     assert caught.value.reason is Reason.REQUEST_ID_REUSED
 
 
-@pytest.mark.parametrize(
-    "rounds", [60, pytest.param(500, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
-)
-async def test_interrupt_on_one_races_the_end_on_the_other(a, b, rounds):
+async def test_interrupt_on_one_races_the_end_on_the_other(a, b):
     """bytedance/deer-flow#4500, #4064: one outcome; receipt and terminal event agree."""
     ends = set()
-    for number in range(rounds):
+    for number in range(500):
         name = f"ses_{number}"
         key = SessionKey("default", name)
         await a.do(name, create, first, lease(), reserve)
@@ -293,7 +290,7 @@ async def test_interrupt_on_one_races_the_end_on_the_other(a, b, rounds):
             assert answer_of_finish.run.stop_reason.name == "CANCELLED"
         assert terminal.run_terminal.stop_reason != 0
         ends.add(run)
-    assert len(ends) == 2 or rounds < 500
+    assert ends == {"first COMPLETED", "first CANCELLED"}
 
 
 # --- leases ----------------------------------------------------------------------------
