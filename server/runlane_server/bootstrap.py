@@ -31,7 +31,7 @@ from runlane_server.runtime.engine import Engine, Time
 from runlane_server.runtime.quotas import make_quotas
 from runlane_server.runtime.roster import SharedDispatch
 from runlane_server.runtime.stats import Stats
-from runlane_server.settings import Settings, SettingsError, is_database
+from runlane_server.settings import Settings, SettingsError, is_database, refuse_malformed
 from runlane_server.store.base import Store
 from runlane_server.store.errors import StoreRefused
 from runlane_server.store.sqlite import (
@@ -50,6 +50,7 @@ from runlane_server.transport.tls import TlsFiles
 
 if TYPE_CHECKING:
     from runlane_server.observability.traces import Traces
+    from runlane_server.store.postgres import ExaminedDatabase
     from runlane_server.transport.tokens import JwtTokens
 
 log = structlog.get_logger(__name__)
@@ -381,6 +382,10 @@ async def check_store(spec: str) -> list[str]:
     """
     if is_database(spec):
         postgres = _postgres()
+        try:
+            refuse_malformed(spec)
+        except ValueError as error:
+            raise StoreRefused(str(error)) from None
         found: list[str] = await postgres.check_database(postgres.Address(spec))
         return found
     kind, _, path = spec.partition(":")
@@ -410,3 +415,14 @@ async def restore_store(source: Path, target: Path, *, replace: bool) -> tuple[l
 def examine_store(path: Path, read_max: int) -> Examined:
     """Looks at the file of a store, also beside its server; reads one up to so many bytes."""
     return examine_file(path, read_max)
+
+
+async def examine_database(spec: str) -> "ExaminedDatabase":
+    """Looks at a database, also beside its servers.
+
+    Raises:
+        StoreRefused: It needs a package that is not installed.
+    """
+    postgres = _postgres()
+    found: ExaminedDatabase = await postgres.examine_database(postgres.Address(spec))
+    return found

@@ -100,7 +100,7 @@ def _store(text: str) -> str:
     if text == "memory":
         return text
     if text.startswith(_POSTGRES):
-        _refuse_malformed(text)
+        refuse_malformed(text)
         return text
     if not text.startswith(_SQLITE) or text == _SQLITE:
         # What was meant for the address of a database may hold a password.
@@ -116,10 +116,18 @@ def is_database(store: str) -> bool:
     return store.startswith(_POSTGRES)
 
 
-def _refuse_malformed(text: str) -> None:
+def _refuse_at(text: str) -> None:
+    if "@" in text:
+        raise ValueError
+
+
+def refuse_malformed(text: str) -> None:
     """Raises ValueError where the address of a database cannot be read; shows nothing of it."""
     try:
         parts = urlsplit(text)
+        # Of a password that is not escaped, what follows its first @ or / is taken for a host or
+        # a name.
+        _refuse_at(parts.netloc.partition("@")[2] + parts.path)
         for host in parts.netloc.rpartition("@")[2].split(","):
             _ = urlsplit(f"//{host}").port
     except ValueError:

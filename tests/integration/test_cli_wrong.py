@@ -17,6 +17,8 @@ from test_cli import SECONDS, Done, Terminal, command, environment, one_line
 from typer.testing import CliRunner
 
 NOWHERE = "127.0.0.1:1"
+SECRET = "u:not/to@be-seen"
+CODED = "u:not%2Fto%40be-seen"
 
 
 def call(*arguments: str, target: str = "", given: str = "") -> Done:
@@ -117,7 +119,29 @@ WRONG = [
     (1, ["db check", "."], ".: this is no file"),
     (1, ["db check", "empty.db"], "empty.db is empty"),
     (1, ["db backup", "none.db", "copy.db"], "none.db: there is no such file"),
+    (1, ["db backup", "none.db", "."], ". exists"),
+    (1, ["db restore", "none.db", "."], "none.db: there is no such file"),
+    (1, ["keys list", "--store", "sqlite:."], ". is not a file"),
+    (1, ["doctor", "--store", "sqlite:."], ". is not a file"),
     (1, ["db restore", "none.db", "new.db"], "none.db: there is no such file"),
+    (2, ["db backup", f"postgresql://{SECRET}@h/x", "copy.db"], "is copied with pg_dump"),
+    (2, ["db backup", "empty.db", f"postgres://{SECRET}@h/x"], "is copied with pg_dump"),
+    (2, ["db restore", "empty.db", f"postgresql://{SECRET}@h/x"], "is copied with pg_dump"),
+    (2, ["db restore", f"postgresql://{SECRET}@h/x", "new.db"], "is copied with pg_dump"),
+    (2, ["db check", f"postgre://{SECRET}@h/x"], "postgre://...: this takes the path of a file"),
+    (1, ["db check", f"postgresql://{SECRET}@127.0.0.1:1/x"], "in a password, write what"),
+    (1, ["db check", f"postgresql://{CODED}@127.0.0.1:1/x"], "127.0.0.1:1/x cannot be reached"),
+    (1, ["doctor", "--store", f"postgresql://{SECRET}@h/x"], "in a password, write what"),
+    (1, ["doctor", "--store", f"postgresql://{CODED}@127.0.0.1:1/x"], "127.0.0.1:1/x cannot be"),
+    (1, ["doctor", "--store", f"mysql://{SECRET}@h/x"], "mysql:..."),
+    (1, ["doctor", "--target", f"postgresql://{SECRET}@h/x"], "is no address of a server"),
+    (2, ["sessions", "--target", f"postgresql://{SECRET}@h/x"], "is no address of a server"),
+    (1, ["import", f"postgresql://{SECRET}@h/x"], "@h/x"),
+    (2, ["serve", "--config", f"postgresql://{SECRET}@h/x"], "@h/x"),
+    (2, ["serve", "--store", f"postgresql://{SECRET}@h/x"], "in a password, write what"),
+    (2, ["serve", "--listen", f"postgresql://{SECRET}@h/x"], "--listen"),
+    (1, ["keys list", "--store", f"postgresql://{CODED}@127.0.0.1:1/x"], "127.0.0.1:1/x cannot"),
+    (2, ["keys list", "--store", f"mysql://{SECRET}@h/x"], "mysql:..."),
     (1, ["doctor", "--store", "sqlite:none.db"], "none.db does not exist"),
 ]
 
@@ -133,6 +157,8 @@ def test_wrong_input_is_told_in_a_line(server, tmp_path, monkeypatch, code, word
         words += ["--target", server.address]
     done = call(*words, target="" if "--store" in words else server.address)
     assert done.returncode == code, done
+    assert "be-seen" not in done.stderr + done.stdout
+    assert "u:not" not in done.stderr + done.stdout
     # Usage errors stand in a box, whose lines are wrapped.
     text = " ".join((done.stderr + done.stdout).replace("│", " ").split())
     assert " ".join(told.split()) in text

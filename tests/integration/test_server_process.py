@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import sqlite3
+import stat
 from contextlib import closing
 
 import grpc
@@ -159,6 +160,25 @@ async def test_a_folder_that_is_not_there_is_refused(tmp_path):
     assert code == 1
     assert "does not exist" in said
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("path", [".", "/", "{folder}", "{folder}/."])
+async def test_a_folder_is_no_store(tmp_path, path):
+    server = ServerProcess(tmp_path, store=f"sqlite:{path.format(folder=tmp_path)}")
+    code, said = server.refuses_to_start()
+    assert code == 1
+    assert "is not a file" in said
+    assert "Traceback" not in said
+
+
+async def test_only_its_owner_can_read_a_file_and_what_lies_beside_it(server):
+    async with Link(server.address) as link:
+        await link.create(unique("private"))
+    modes = {
+        path.name.removeprefix(server.path.name): stat.S_IMODE(path.stat().st_mode)
+        for path in server.path.parent.glob(server.path.name + "*")
+    }
+    assert modes == {"": 0o600, "-wal": 0o600, "-shm": 0o600, ".lock": 0o600}
 
 
 async def test_listening_beyond_this_machine_takes_a_word_for_it(make_server, tmp_path):

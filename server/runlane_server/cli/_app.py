@@ -44,7 +44,7 @@ _files = typer.Typer(
 )
 
 _key_commands = typer.Typer(
-    help="Make, list and revoke API keys: in the file of a store that no server has open, or "
+    help="Make, list and revoke API keys: in a store that no server has open, or "
     "through the server that has it.",
     no_args_is_help=True,
 )

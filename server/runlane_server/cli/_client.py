@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from runlane.errors import RunlaneError, ServiceError, TransportError
 
-from runlane_server.cli._show import asked, line
+from runlane_server.cli._show import asked, complain, line
 
 _REACH_SECONDS = 3.0
 _CALL_SECONDS = 30.0
@@ -146,7 +146,7 @@ def run(target: str, command: Coroutine[Any, Any, None]) -> None:
 
 
 def _fail(text: str, code: int = 1) -> None:
-    typer.echo(f"runlane: {line(text, _ERROR_CHARACTERS)}", err=True)
+    complain(line(text, _ERROR_CHARACTERS))
     raise typer.Exit(code)
 
 

@@ -41,7 +41,7 @@ _Target = Annotated[
 _Store = Annotated[
     str | None,
     typer.Option(
-        help="The store: sqlite:PATH.",
+        help="The store: sqlite:PATH or postgresql://USER@HOST/NAME.",
         show_default="that of runlane.toml, or sqlite:runlane.db",
         rich_help_panel="Connection",
     ),
@@ -220,12 +220,12 @@ class _Place:
         try:
             address = await stack.enter_async_context(bootstrap.private_server(settings))
         except StoreHeld as held:
-            typer.echo(f"runlane: {held}: asking {self.target}", err=True)
+            _show.complain(f"{held}: asking {self.target}")
             return None
         except StoreError as error:
             raise NotDone(str(error)) from None
         if path is not None:
-            typer.echo(f"runlane: no server has {path}: this is done in the file", err=True)
+            _show.complain(f"no server has {path}: this is done in the file")
         return address
 
     def _settings(self) -> "Settings":

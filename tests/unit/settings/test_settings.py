@@ -173,6 +173,8 @@ def test_malformed_stores(store):
         "postgresql://me:hush-hush@host",
         "postgresql://me:hush-hush@/name",
         "postgresql://me:hush-hush/x@host/name",
+        "postgresql://me:1/hush-hush@host/name",
+        "postgresql://me:p@ss-hush-hush@host/name",
         "postgresql://me:hush-hush@[host/name",
         "postgresql:me:hush-hush@host/name",
         "mysql://me:hush-hush@host/name",
