@@ -45,7 +45,14 @@ DEFAULT_FILE = "runlane.toml"
 _PREFIX = "RUNLANE_"
 # Of clients, which read them on their own.
 _OTHER_VARIABLES = frozenset(
-    {"RUNLANE_TARGET", "RUNLANE_API_KEY", "RUNLANE_NAMESPACE", "RUNLANE_TLS_CA"}
+    {
+        "RUNLANE_TARGET",
+        "RUNLANE_API_KEY",
+        "RUNLANE_NAMESPACE",
+        "RUNLANE_TLS_CA",
+        "RUNLANE_TLS_CLIENT_CERT",
+        "RUNLANE_TLS_CLIENT_KEY",
+    }
 )
 _FILES = ("tls_cert", "tls_key", "tls_client_ca")
 _SQLITE = "sqlite:"

@@ -18,8 +18,9 @@ from typing import NamedTuple
 import grpc
 import pytest
 from runlane import TransportError
+from runlane_server.cli import _reach
 from runlane_server.cli._app import app
-from runlane_server.cli._client import _transport_text
+from runlane_server.cli._client import unanswered
 from typer.testing import CliRunner
 
 SECONDS = 60
@@ -172,9 +173,10 @@ def test_no_server(tmp_path):
         ("[2001:db8::1]:7480", False),
     ],
 )
-def test_only_where_a_server_can_be_started_the_hint_says_how(target, here):
+def test_only_where_a_server_can_be_started_the_hint_says_how(target, here, monkeypatch):
+    monkeypatch.setattr(_reach, "_listens", lambda _address: False)
     error = TransportError(grpc.StatusCode.UNAVAILABLE, "refused")
-    told = _transport_text(target, error)
+    told = unanswered(target, error)
     assert f"no server answers at {target}" in told
     assert (f"--listen {target}" in told) == here
     assert "--target" in told

@@ -22,7 +22,7 @@ from rich.text import Text
 from runlane.errors import RunlaneError, TransportError
 
 from runlane_server.cli import _show
-from runlane_server.cli._client import DEFAULT_TARGET, AsJson, connected, emit
+from runlane_server.cli._client import DEFAULT_TARGET, AsJson, connected, emit, unanswered
 
 if TYPE_CHECKING:
     from runlane_server.store.postgres import ExaminedDatabase
@@ -300,7 +300,7 @@ async def _server(target: str, *, expected: bool) -> AsyncIterator[Finding]:
         yield Finding(
             Grade.FAULT if expected else Grade.NOTE,
             "server",
-            f"none answers at {target} ({error.code.name}); `runlane serve` starts one",
+            await asyncio.to_thread(unanswered, target, error),
         )
         return
     except (runlane.Draining, TimeoutError):
