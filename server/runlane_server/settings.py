@@ -55,6 +55,7 @@ _OTHER_VARIABLES = frozenset(
     }
 )
 _FILES = ("tls_cert", "tls_key", "tls_client_ca")
+_TABLES = frozenset({"agent", "quota", "mcp", "delegate"})
 _SQLITE = "sqlite:"
 _POSTGRES = ("postgresql://", "postgres://")
 _UNIX = "unix:"
@@ -624,6 +625,9 @@ def _in_words(mistake: "ErrorDetails") -> str:
             return "there is no such key"
         case "missing":
             return "is missing"
+        case "tuple_type" if mistake["loc"][-1] in _TABLES:
+            path = ".".join(part for part in mistake["loc"] if isinstance(part, str))
+            return f"is a list of tables: write [[{path}]] above each"
         case "union_tag_not_found":
             return "kind is missing"
         case "union_tag_invalid":

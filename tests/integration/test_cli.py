@@ -469,6 +469,11 @@ def test_logs_as_json_on_stderr(tmp_path):
     assert rest == ""
     lines = [json.loads(line) for line in logged.splitlines()]
     assert any(line["event"] == "draining" for line in lines)
+    started = lines[0]
+    assert (started["event"], started["version"]) == ("started", version("runlane"))
+    assert (started["store"], started["store_epoch"]) == ("memory", 1)
+    assert (started["auth"], started["tls"]) == ("none", "off")
+    assert lines[-1]["event"] == "stopped"
 
 
 def test_a_run_that_is_held_is_given_back_when_the_server_stops(tmp_path):

@@ -86,7 +86,11 @@ WRONG = [
     (1, ["tail", "nobody"], "SESSION_NOT_FOUND"),
     (1, ["tail", "here", "--after", "99", "--no-follow"], "the last event, which is "),
     (2, ["tail", "x", "--after", "x"], "--after"),
-    (1, ["feed", "--after", "zz"], "PAGE_TOKEN_INVALID"),
+    (
+        1,
+        ["feed", "--after", "zz"],
+        "PAGE_TOKEN_INVALID: --after takes a cursor that `runlane feed`",
+    ),
     (2, ["feed", "--type", "odd"], "'odd' is no kind of event"),
     (1, ["inbox", "--after", "zz"], "PAGE_TOKEN_INVALID"),
     (1, ["tools", "nothing"], "RUN_NOT_FOUND"),
@@ -117,6 +121,7 @@ WRONG = [
     (2, ["serve", "--listen", "odd"], "--listen: 'odd' is neither HOST:PORT"),
     (2, ["serve", "--store", "odd"], "--store: 'odd' is neither"),
     (2, ["serve", "--config", "none.toml"], "none.toml: No such file"),
+    (1, ["serve", "--listen", "unix:none/x.sock", "--store", "memory"], "none is no folder"),
     (2, ["serve", "--log-level", "loud"], "--log-level: should be"),
     (2, ["db check"], "Missing argument"),
     (1, ["db check", "none.db"], "none.db: there is no such file"),
@@ -146,6 +151,9 @@ WRONG = [
     (2, ["serve", "--listen", f"postgresql://{SECRET}@h/x"], "--listen"),
     (1, ["keys list", "--store", f"postgresql://{CODED}@127.0.0.1:1/x"], "127.0.0.1:1/x cannot"),
     (2, ["keys list", "--store", f"mysql://{SECRET}@h/x"], "mysql:..."),
+    (1, ["doctor", "--config", "none.toml"], "none.toml: No such file"),
+    (1, ["doctor", "--target", NOWHERE, "--tls-ca", "none.pem"], "none.pem"),
+    (2, ["health", "--target", "10.0.0.1:1", "--api-key", "k"], "say --tls-ca FILE, or --tls-ca"),
     (1, ["doctor", "--store", "sqlite:none.db"], "none.db does not exist"),
 ]
 

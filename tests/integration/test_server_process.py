@@ -193,6 +193,8 @@ async def test_listening_beyond_this_machine_takes_a_word_for_it(make_server, tm
     ).start()
     port = server.address.rpartition(":")[2]
     assert (await info(f"127.0.0.1:{port}")).store_kind == "memory"
+    assert "other machines may reach this server" in server.told()
+    assert "nobody is asked for a credential" in server.told()
 
 
 async def test_a_socket_file_is_listened_on(make_server, tmp_path):

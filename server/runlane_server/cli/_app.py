@@ -20,16 +20,22 @@ from runlane_server.cli import (
 )
 from runlane_server.cli._client import reaching
 
+
+def _flowing(text: str) -> str:
+    """Joins the lines of each paragraph: help is as wide as the terminal, and not as the code."""
+    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
+
+
 app = typer.Typer(
     name="runlane",
-    help="""Durable sessions for AI agents.
+    help=_flowing("""Durable sessions for AI agents.
 
 A session is a conversation with an agent, kept by a server. An input starts a run: the
 agent works on it until it has answered. Input that comes meanwhile steers that run, waits
 for a run of its own, or replaces it.
 
 Begin with `runlane demo`. Then put an agent into runlane.toml, as the README shows, and
-start `runlane serve` and `runlane chat first`.""",
+start `runlane serve` and `runlane chat first`."""),
     epilog="Ends with 0 where all went well; with 1 where what was asked for did not come about: "
     "no server answers, it refuses, the run did not complete, something is wrong with a store; "
     "with 2 where the command line or the settings are wrong, and nothing was done; with 130 "
@@ -101,11 +107,6 @@ app.command(rich_help_panel="Look")(reaching(_watch.overview))
 app.command(rich_help_panel="Look")(reaching(_watch.executors))
 app.command(rich_help_panel="Look")(reaching(_watch.feed))
 app.command(rich_help_panel="Look")(reaching(_watch.agents))
-
-
-def _flowing(text: str) -> str:
-    """Joins the lines of each paragraph: help is as wide as the terminal, and not as the code."""
-    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
 
 
 for _each in (app, _files, _key_commands):

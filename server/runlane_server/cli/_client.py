@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from runlane.errors import RunlaneError, ServiceError, TransportError
 
-from runlane_server.cli._reach import unreached
+from runlane_server.cli._reach import is_here, unreached
 from runlane_server.cli._show import asked, complain, line
 
 _REACH_SECONDS = 3.0
@@ -273,6 +273,11 @@ async def connected(target: str) -> AsyncIterator[runlane.Client]:
 def client_of(target: str, timeout: float) -> runlane.Client:
     """Makes a client, with the options of how a server is reached; `timeout` in seconds."""
     check_target(target)
+    if _access.api_key and _access.tls is None and not is_here(target):
+        raise ValueError(
+            f"{target} may be another machine, and the API key could be read on the way: say "
+            "--tls-ca FILE, or --tls-ca system, or --tls-ca off where something else keeps it safe"
+        )
     return runlane.Client(
         target,
         api_key=_access.api_key,

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import runlane
@@ -64,6 +65,13 @@ def doctor(
             show_default="that of the settings",
         ),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Look at the store that this TOML file names.",
+            show_default="runlane.toml, if there",
+        ),
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -75,10 +83,10 @@ def doctor(
 ) -> None:
     """Say what is wrong with this program, a store and a server, and what to do about it.
 
-    With --store or --target it looks at that alone, and at the program. A fault is what needs
-    somebody: then the end is 1. A note is good to know. It changes nothing.
+    With --store, --config or --target it looks at that alone, and at the program. A fault is
+    what needs somebody: then the end is 1. A note is good to know. It changes nothing.
     """
-    findings = asyncio.run(_all(store, target, as_json=as_json))
+    findings = asyncio.run(_all(store, config, target, as_json=as_json))
     faults = sum(one.grade is Grade.FAULT for one in findings)
     if not as_json:
         typer.echo("no fault found" if not faults else f"faults found: {faults}")
@@ -86,7 +94,9 @@ def doctor(
         raise typer.Exit(1)
 
 
-async def _all(store: str | None, target: str | None, *, as_json: bool) -> list[Finding]:
+async def _all(
+    store: str | None, config: Path | None, target: str | None, *, as_json: bool
+) -> list[Finding]:
     findings: list[Finding] = []
 
     def tell(finding: Finding) -> None:
@@ -102,10 +112,11 @@ async def _all(store: str | None, target: str | None, *, as_json: bool) -> list[
 
     for finding in _program():
         tell(finding)
-    if store is not None or target is None:
-        for finding in await _store(store):
+    named = store is not None or config is not None
+    if named or target is None:
+        for finding in await _store(store, config):
             tell(finding)
-    if target is not None or store is None:
+    if target is not None or not named:
         there = target or os.environ.get("RUNLANE_TARGET", "")
         async for finding in _server(there or DEFAULT_TARGET, expected=bool(there)):
             tell(finding)
@@ -148,13 +159,13 @@ def _program() -> Iterator[Finding]:
 # --- the store --------------------------------------------------------------
 
 
-async def _store(spec: str | None) -> list[Finding]:
+async def _store(spec: str | None, config: Path | None) -> list[Finding]:
     from runlane_server import bootstrap
     from runlane_server.settings import SettingsError, load
     from runlane_server.store.errors import StoreRefused
 
     try:
-        settings = load(flags={"store": spec})
+        settings = load(config, {"store": spec})
     except SettingsError as error:
         return [Finding(Grade.FAULT, "settings", str(error))]
     expected = spec is not None
@@ -303,10 +314,14 @@ async def _server(target: str, *, expected: bool) -> AsyncIterator[Finding]:
             await asyncio.to_thread(unanswered, target, error),
         )
         return
-    except (runlane.Draining, TimeoutError):
+    except runlane.Draining:
         yield Finding(Grade.FAULT, "health", "it is stopping, and takes no calls")
         return
-    except (RunlaneError, ValueError) as error:
+    except TimeoutError:
+        why = "no answer in time; it is stopping, or its store takes no writes (its log says why)"
+        yield Finding(Grade.FAULT, "health", why)
+        return
+    except (RunlaneError, ValueError, OSError) as error:
         yield Finding(Grade.FAULT, "server", str(error))
         return
     yield _health(seen, healthy=healthy)

@@ -239,6 +239,25 @@ def call(name: str, arguments_json: str) -> str:
     return line(f"{name} {arguments_json}", 1000)
 
 
+def keys(items: Iterable[runlane.ApiKey], *, ended: bool) -> None:
+    """Shows API keys; with `ended` also when they were revoked."""
+    header = ("id", "name", "namespace", "scopes", "secret", "expires", "revoked")
+    rows = [
+        (
+            item.key_id,
+            line(item.name),
+            item.namespace,
+            ",".join(item.scopes),
+            f"…{item.last_characters}",
+            moment(item.expire_time),
+            moment(item.revoke_time),
+        )
+        for item in items
+    ]
+    shown = None if ended else -1
+    _columns(header[:shown], [row[:shown] for row in rows])
+
+
 def _columns(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Shows rows below each other, whole: ids are there to be copied."""
     widths = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
