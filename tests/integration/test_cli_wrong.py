@@ -148,6 +148,8 @@ WRONG = [
     (1, ["import", f"postgresql://{SECRET}@h/x"], "@h/x"),
     (2, ["serve", "--config", f"postgresql://{SECRET}@h/x"], "@h/x"),
     (2, ["serve", "--store", f"postgresql://{SECRET}@h/x"], "in a password, write what"),
+    (2, ["serve", f"postgresql://{SECRET}@h/x"], "unexpected extra argument"),
+    (2, ["db check", "a.db", f"postgresql://{SECRET}@h/x"], "unexpected extra argument"),
     (2, ["serve", "--listen", f"postgresql://{SECRET}@h/x"], "--listen"),
     (1, ["keys list", "--store", f"postgresql://{CODED}@127.0.0.1:1/x"], "127.0.0.1:1/x cannot"),
     (2, ["keys list", "--store", f"mysql://{SECRET}@h/x"], "mysql:..."),

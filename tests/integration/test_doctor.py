@@ -7,12 +7,13 @@ import resource
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
 import pytest
+import runlane
 from access import first_key
 from runlane.v1 import run_pb2
 from runlane_server.cli import _doctor
@@ -290,3 +291,26 @@ async def test_clocks_are_compared(apart, grade):
     end = start + timedelta(seconds=1)
     theirs = start + timedelta(seconds=0.5 + apart)
     assert _doctor._clock(theirs, start, end).grade is grade
+
+
+async def test_a_server_whose_store_is_away_is_not_taken_for_one_that_stops(monkeypatch):
+    class Silent:
+        async def server_info(self) -> runlane.ServerInfo:
+            return runlane.ServerInfo.model_construct(version="1", store_kind="", store_epoch=0)
+
+        async def healthy(self) -> bool:
+            return False
+
+        async def overview(self) -> None:
+            await asyncio.Event().wait()
+
+    @asynccontextmanager
+    async def connected(_target: str):
+        yield Silent()
+
+    monkeypatch.setattr(_doctor, "connected", connected)
+    monkeypatch.setattr(_doctor, "_ANSWER_SECONDS", 0.01)
+    found = {one.about: one async for one in _doctor._server("here", expected=True)}
+    assert found["server"].text == "here"
+    assert found["health"].grade is Grade.FAULT
+    assert "or its store takes no writes" in found["health"].text

@@ -2,9 +2,10 @@
 
 from importlib.metadata import version
 from inspect import cleandoc
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from runlane_server.cli import (
     _archives,
@@ -19,6 +20,7 @@ from runlane_server.cli import (
     _watch,
 )
 from runlane_server.cli._client import reaching
+from runlane_server.cli._show import masked
 
 
 def _flowing(text: str) -> str:
@@ -26,7 +28,21 @@ def _flowing(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
 
 
+class _Commands(TyperGroup):
+    """Commands whose wrong words are told without a password."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command; what is wrong with its arguments may hold the address of a store."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if isinstance(getattr(error, "message", None), str):
+                error.message = masked(error.message)  # type: ignore[attr-defined]
+            raise
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="runlane",
     help=_flowing("""Durable sessions for AI agents.
 
