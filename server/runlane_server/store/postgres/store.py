@@ -55,6 +55,7 @@ from runlane_server.store.postgres.shared import Base, PostgresShared
 Result = TypeVar("Result")
 
 _CHECK_SECONDS = 24 * 3600.0
+_SWEEP_PAUSE = 0.05
 _STRETCHES = 20
 """Reads for expired request records in one call."""
 
@@ -210,7 +211,10 @@ class PostgresStore:
 
     async def sweep(self, key: SessionKey, max_rows: int) -> bool:
         """Removes up to `max_rows` rows of a deleted session; True once none is left."""
-        return await self._write(upkeep.sweep, key, max_rows)
+        done = await self._write(upkeep.sweep, key, max_rows)
+        if done is None:
+            await asyncio.sleep(_SWEEP_PAUSE)
+        return bool(done)
 
     async def expire_requests(self, before: int, max_rows: int) -> int:
         """Removes request records that nothing keeps, made before a time.

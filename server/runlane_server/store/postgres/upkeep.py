@@ -4,6 +4,9 @@ from runlane_server.core.model import SessionKey
 from runlane_server.core.words import TimerKind
 from runlane_server.store.postgres.connect import Conn
 
+SWEEPING = 0x52756E6C03
+"""Key of the advisory lock of who sweeps: `Runl` and a number."""
+
 _SCAN = 5_000
 """Request records that are looked at in one read."""
 
@@ -36,12 +39,17 @@ async def settle_leases(conn: Conn, now: int, embedded_prefix: str) -> None:
 # --- a deleted session -----------------------------------------------------
 
 
-async def sweep(conn: Conn, key: SessionKey, max_rows: int) -> bool:
-    """Store.sweep, inside a transaction that writes."""
+async def sweep(conn: Conn, key: SessionKey, max_rows: int) -> bool | None:
+    """Store.sweep, inside a transaction that writes; None: another server sweeps now.
+
+    What of shared messages goes is seen from what other sessions still have. Two that were
+    swept at the same time would see each other, and both leave the messages.
+    """
+    if not await conn.fetchval(f"SELECT pg_try_advisory_xact_lock({SWEEPING})"):
+        return None
     session_key = await conn.fetchval(
         "SELECT key FROM sessions WHERE namespace = $1 AND session_id = $2 AND deleted_time > 0"
-        # Where another server is at it, this one leaves it to that.
-        " FOR NO KEY UPDATE SKIP LOCKED",
+        " FOR NO KEY UPDATE",
         key.namespace,
         key.session_id,
     )
