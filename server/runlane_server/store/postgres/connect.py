@@ -17,6 +17,9 @@ Result = TypeVar("Result")
 SCHEMA = "runlane"
 """The schema that all tables are in, so that a database may hold others beside them."""
 
+NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+"""The time of the database, in SQL: in microseconds."""
+
 BROKEN = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,

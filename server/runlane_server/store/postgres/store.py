@@ -42,6 +42,7 @@ from runlane_server.store.postgres import calls, feed, keys, lists, reads, schem
 from runlane_server.store.postgres.commits import Committer, Decide
 from runlane_server.store.postgres.connect import (
     DRIVER_ERRORS,
+    NOW,
     Address,
     Reading,
     Writing,
@@ -116,7 +117,7 @@ class PostgresStore:
 
     # --- opening and closing -----------------------------------------------
 
-    async def open(self, now: int, embedded_prefix: str) -> None:
+    async def open(self, now: int | None, embedded_prefix: str) -> None:
         """Opens the store, or fails with StoreRefused, nothing changed."""
         try:
             await self._open(now, embedded_prefix)
@@ -129,8 +130,10 @@ class PostgresStore:
             text = str(error) if isinstance(error, StoreError) else said(error)
             raise StoreRefused(f"the store cannot be opened: {text}") from None
 
-    async def _open(self, now: int, embedded_prefix: str) -> None:
+    async def _open(self, now: int | None, embedded_prefix: str) -> None:
         conn = await self._listener.connect()
+        if now is None:
+            now = await conn.fetchval(f"SELECT {NOW}")
         await schema.refuse_unfit(conn)
         await schema.prepare(conn, now)
         if await self._listener.alone():
