@@ -1,16 +1,26 @@
 """Two servers on one database that want the same at the same moment."""
 
 import asyncio
+import contextlib
 
+import asyncpg
 import pytest
 import pytest_asyncio
-from runlane_server.core.rows import SessionDeleted, TimerSet
+from runlane_server.core.rows import SessionDeleted, SessionUpdated, TimerSet
 from runlane_server.core.words import TimerKind
-from runlane_server.store.base import Committed, PollingExecutor
+from runlane_server.store.base import (
+    Committed,
+    CommitUnit,
+    Conflict,
+    Duplicate,
+    LeaseRenewal,
+    PollingExecutor,
+    Rejected,
+)
 from runlane_server.store.errors import StoreUnavailable
-from runlane_server.store.postgres import Address, PostgresStore, upkeep
+from runlane_server.store.postgres import Address, PostgresStore, connect, upkeep
 from runlane_server.store.postgres.connect import NOW
-from store_builders import Scripted
+from store_builders import Scripted, request
 from store_inside import inside
 
 pytestmark = pytest.mark.asyncio
@@ -74,6 +84,105 @@ async def test_a_family_that_two_servers_sweep_at_once_leaves_nothing(
     await asyncio.gather(_swept(one, first), _swept(other, second))
     assert await inside(one, "messages") == 0
     assert await one.timers() == []
+
+
+# --- locks -----------------------------------------------------------------------------
+
+
+async def test_a_server_that_stands_still_in_a_transaction_stops_nobody_for_long(
+    postgres, monkeypatch
+):
+    monkeypatch.setattr(connect, "_IDLE_SECONDS", 0.3)
+    address = Address(postgres)
+    store = PostgresStore(address, readers=1)
+    await store.open(0, "")
+    s = Scripted()
+    await write(store, s.create().unit())
+    frozen = await asyncpg.connect(**address.arguments("write"))
+    await frozen.execute("BEGIN")
+    await frozen.execute("SELECT 1 FROM sessions FOR NO KEY UPDATE")
+    async with asyncio.timeout(10):
+        await write(store, s.start().unit())
+    frozen.terminate()
+    await store.close()
+
+
+async def test_a_lock_that_was_waited_for_in_vain_is_waited_for_again(postgres):
+    """A role may have been told to wait for none that long."""
+    holder = await asyncpg.connect(postgres)
+    await holder.execute("ALTER DATABASE test SET lock_timeout = '50ms'")
+    store = PostgresStore(Address(postgres), readers=1)
+    try:
+        await store.open(0, "")
+        s = Scripted()
+        await write(store, s.create().unit())
+        await holder.execute("BEGIN")
+        await holder.execute("SELECT 1 FROM runlane.sessions FOR NO KEY UPDATE")
+        tried, lock = asyncio.Event(), store.committer._lock
+
+        async def again(conn, batch):
+            store.committer._lock = again_and_free
+            return await lock(conn, batch)
+
+        async def again_and_free(conn, batch):
+            await holder.execute("ROLLBACK")
+            tried.set()
+            return await lock(conn, batch)
+
+        store.committer._lock = again
+        await write(store, s.start().unit())
+        assert tried.is_set()
+    finally:
+        await holder.execute("ALTER DATABASE test RESET lock_timeout")
+        await store.close()
+        await holder.close()
+
+
+async def test_heartbeats_and_ends_of_the_same_leases_wait_in_no_circle(one, other):
+    """Each server has a heartbeat of the activation that the other one ends."""
+    x, y = Scripted(), Scripted()
+    await write(one, *(s.create().unit() for s in (x, y)), *(s.start().unit() for s in (x, y)))
+    await write(one, x.lease().unit(), y.lease().unit())
+    beats = [LeaseRenewal(s.activation_id, 1, 30, 900) for s in (x, y)]
+    barrier, rounds = asyncio.Barrier(2), []
+    for store in (one, other):
+        committer = store.committer
+
+        async def locked(conn, batch, keys=committer._fresh_keys):
+            rounds.append(1)
+            with contextlib.suppress(TimeoutError, asyncio.BrokenBarrierError):
+                async with asyncio.timeout(0.5):
+                    await barrier.wait()
+            return await keys(conn, batch)
+
+        committer._fresh_keys = locked
+    async with asyncio.timeout(10):
+        first, second = await asyncio.gather(
+            one.commit([beats[1], x.end().unit()]), other.commit([beats[0], y.end().unit()])
+        )
+    assert len(rounds) == 2, "nothing was written twice: there was no deadlock"
+    assert sorted([first, second], key=lambda outcomes: type(outcomes[0]).__name__) == [
+        [Committed(), Committed()],
+        [Conflict(), Committed()],
+    ]
+
+
+async def test_a_race_that_is_lost_beside_a_bad_row_takes_nobody_along(one, other):
+    good, bad = Scripted(), Scripted()
+    await write(one, good.create().unit(), bad.create().unit())
+    asked = request()
+    bad.add(SessionUpdated(display_name="a\0b"))
+    look = one.committer._requests
+
+    async def overtaken(conn, batch):
+        found = await look(conn, batch)
+        one.committer._requests = look
+        await write(other, CommitUnit(request=asked))
+        return found
+
+    one.committer._requests = overtaken
+    outcomes = await one.commit([CommitUnit(request=asked), bad.unit(), good.start().unit()])
+    assert [type(one) for one in outcomes] == [Duplicate, Rejected, Committed]
 
 
 # --- a start ---------------------------------------------------------------------------

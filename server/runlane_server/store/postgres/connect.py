@@ -32,6 +32,7 @@ BROKEN = (
 
 DRIVER_ERRORS = (asyncpg.PostgresError, *BROKEN)
 
+_IDLE_SECONDS = 5.0
 _STATEMENTS = 512
 # All that is asked often is found through an index, in the order of that index. So no plan
 # may depend on how full the tables were when it was made.
@@ -89,6 +90,9 @@ class Address:
     def arguments(self, purpose: str, **settings: str) -> dict[str, Any]:
         """Returns what the driver is called with; `purpose` is what the database shows."""
         milliseconds = str(round(self.statement_timeout * 1000))
+        # Between two statements of a transaction there is only work in memory. A process that
+        # stands still there has rows that others wait for, with all that they write.
+        idle = min(_IDLE_SECONDS, self.statement_timeout / 2)
         return {
             "dsn": self.dsn,
             "timeout": self.connect_timeout,
@@ -102,7 +106,7 @@ class Address:
                 "application_name": f"runlane {purpose} {socket.gethostname()}:{os.getpid()}",
                 "search_path": SCHEMA,
                 "statement_timeout": milliseconds,
-                "idle_in_transaction_session_timeout": milliseconds,
+                "idle_in_transaction_session_timeout": str(round(idle * 1000)),
                 **settings,
             },
         }
