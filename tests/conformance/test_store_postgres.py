@@ -11,7 +11,13 @@ from runlane_server.store.base import (
     Duplicate,
     Unavailable,
 )
-from runlane_server.store.errors import StoreRefused, StoreUnavailable
+from runlane_server.store.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFault,
+    StoreRefused,
+    StoreUnavailable,
+)
 from runlane_server.store.migrate import Migration, read_migrations
 from runlane_server.store.postgres import Address, PostgresStore, check_database, schema
 from runlane_server.store.postgres.schema import MIGRATING
@@ -238,6 +244,44 @@ async def test_read_over_its_time_is_unavailable_and_harms_no_other(postgres):
         await store._read(slow)
     assert await store.timers() == []
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind"),
+    [
+        ("CREATE TABLE mine (x integer)", StoreUnavailable),  # as a standby would say
+        ("DO $$ BEGIN RAISE SQLSTATE '53300'; END $$", StoreUnavailable),
+        ("DO $$ BEGIN RAISE SQLSTATE '57P01'; END $$", StoreUnavailable),
+        ("DO $$ BEGIN RAISE SQLSTATE 'XX000'; END $$", StoreUnavailable),
+        ("DO $$ BEGIN RAISE SQLSTATE 'XX001'; END $$", StoreCorrupt),
+        ("SELECT * FROM nowhere", StoreFault),
+        (
+            "SELECT pg_read_file('/x') FROM (SELECT set_config('role', 'locked', true)) x",
+            StoreFault,
+        ),
+        ("SELECT 'hush'::integer", StoreFault),
+    ],
+)
+async def test_only_what_passes_is_unavailable(one, sql, kind):
+    async def ask(conn):
+        await conn.fetch(sql)
+
+    with pytest.raises(StoreError) as caught:
+        await one._read(ask)
+    assert type(caught.value) is kind
+    assert "hush" not in str(caught.value)
+
+
+async def test_what_the_driver_cannot_send_is_no_fault_of_the_connection(one):
+    async def ask(conn):
+        used.append(await conn.fetchval("SELECT pg_backend_pid()"))
+        await conn.fetch("SELECT $1::integer", 2**40)
+
+    used = []
+    for _ in range(3):
+        with pytest.raises(StoreFault):
+            await one._read(ask)
+    assert len(set(used)) == 1
 
 
 async def test_cancelled_calls_leave_no_connection_behind(postgres, one):

@@ -10,7 +10,13 @@ from typing import Any, Protocol, TypeVar
 
 import asyncpg
 
-from runlane_server.store.errors import StoreCorrupt, StoreError, StoreRefused, StoreUnavailable
+from runlane_server.store.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFault,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 Result = TypeVar("Result")
 
@@ -32,6 +38,9 @@ BROKEN = (
 
 DRIVER_ERRORS = (asyncpg.PostgresError, *BROKEN)
 
+# Classes of errors that pass: connections, roles and databases on their way, a standby that
+# takes no writes, races, no room, locks, statements that were ended, files. Poolers say XX000.
+_AWAY = frozenset({"08", "25", "28", "3D", "40", "53", "55", "57", "58", "XX"})
 _IDLE_SECONDS = 5.0
 _STATEMENTS = 512
 # All that is asked often is found through an index, in the order of that index. So no plan
@@ -131,11 +140,23 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
+def broke(error: BaseException) -> bool:
+    """Tells whether a connection is not used again after an error.
+
+    What the driver cannot encode it says in an error of its own, before it sends a byte.
+    """
+    return isinstance(error, BROKEN) and not isinstance(error, ValueError)
+
+
 def translated(error: Exception) -> StoreError:
     """Says what an error of the driver means to who uses the store."""
     if isinstance(error, (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)):
         return StoreCorrupt(said(error))
-    return StoreUnavailable(said(error))
+    of_kind = (error.sqlstate or "")[:2] if isinstance(error, asyncpg.PostgresError) else ""
+    if broke(error) or of_kind in _AWAY:
+        return StoreUnavailable(said(error))
+    # Others than these may quote a value that a user wrote.
+    return StoreFault(said(error) if of_kind == "42" else type(error).__name__)
 
 
 class Writing:
@@ -178,8 +199,7 @@ class Writing:
         conn = self._conn
         if conn is None or conn.is_closed():
             return
-        # What the driver cannot encode it says in an error of its own, before it sends a byte.
-        if isinstance(error, BROKEN) and not isinstance(error, ValueError):
+        if broke(error):
             conn.terminate()
             return
         try:
@@ -245,8 +265,9 @@ class Reading:
                         return await function(conn, *args)
                     async with conn.transaction():
                         return await function(conn, *args)
-                except BROKEN:
-                    conn.terminate()
+                except BROKEN as error:
+                    if broke(error):
+                        conn.terminate()
                     raise
         except DRIVER_ERRORS as error:
             raise translated(error) from error
