@@ -103,6 +103,7 @@ class PostgresStore:
         self._committer: Committer | None = None
         self._turn = asyncio.Lock()
         self._writes: set[asyncio.Task[Any]] = set()
+        self._cut = False
         self._expiry_place = upkeep.FIRST_PLACE
         self.shared = PostgresShared(
             Base(
@@ -149,8 +150,15 @@ class PostgresStore:
     async def close(self) -> None:
         """Closes the store; writes in flight are finished first."""
         self._committer = None
-        while self._writes:
-            await asyncio.wait(set(self._writes))
+        if self._writes:
+            # A statement that has begun ends within this, whatever the network does.
+            await asyncio.wait(set(self._writes), timeout=self._address.longest)
+        if self._writes:
+            self._cut = True
+            self._writing.terminate()
+            await asyncio.wait(set(self._writes), timeout=1)
+            for task in self._writes:
+                task.cancel()
         await self._reading.close()
         await self._writing.close()
         await self._listener.close()
@@ -194,6 +202,9 @@ class PostgresStore:
 
         async def do() -> Result:
             async with self._turn:
+                if self._cut:
+                    work.close()
+                    raise StoreUnavailable("the store is closed")
                 return await work
 
         task = asyncio.get_running_loop().create_task(do())
