@@ -350,8 +350,9 @@ class Settings(BaseSettings):
     """Connections that read a PostgreSQL database; one more writes, and one hears other servers."""
     postgres_statement_timeout_seconds: float = Field(default=30.0, ge=1, le=3600)
     """How long a statement may take on PostgreSQL."""
-    poll_interval_seconds: float = Field(default=1.0, ge=0.05, le=60)
-    """How often a server on PostgreSQL looks what others did, where it is not told."""
+    poll_interval_seconds: float = Field(default=1.0, ge=0.05, le=4)
+    """How often a server on PostgreSQL looks what others did, where it is not told. What servers
+    tell each other of readers and executors stands a few seconds: it is looked for more often."""
 
     default_agent: Annotated[str, Field(pattern=f"^$|{_NAME}")] = ""
     """Agent of runs for which neither the run nor the session names one."""

@@ -24,6 +24,7 @@ from runlane_server.store.postgres import Address, PostgresStore, check_database
 from runlane_server.store.postgres.schema import MIGRATING
 from store_builders import Scripted, request
 from support.postgres import PASSWORD
+from support_server import Proxy
 
 pytestmark = pytest.mark.asyncio
 
@@ -141,6 +142,22 @@ async def test_older_schema_is_migrated_or_stays_as_it_was(database, monkeypatch
     assert await opened(database) == info
     monkeypatch.undo()
     await refused(database, f"schema version {known[-1].version + 1}")
+
+
+async def test_no_tables_are_changed_under_servers_that_do_not_know_it(database, monkeypatch):
+    serving = PostgresStore(Address(database))
+    await serving.open(0, "")
+    known = read_migrations(PACKAGE)
+    later = Migration(known[-1].version + 1, "later", "CREATE TABLE later (x integer);\n", "sum")
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "read_migrations", lambda _package: [*known, later])
+        await refused(database, "older version", "stop them")
+        assert await run(database, "SELECT to_regclass('runlane.later')") == [(None,)]
+    await opened(database)  # of the same version
+    await serving.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "read_migrations", lambda _package: [*known, later])
+        await opened(database)
 
 
 async def test_start_fails_while_another_server_migrates(database):
@@ -395,3 +412,33 @@ async def test_role_that_does_not_wait_for_the_disk_waits_here(postgres):
         await store.close()
     finally:
         await run(postgres, "ALTER DATABASE test RESET synchronous_commit")
+
+
+async def test_a_name_that_shows_a_standby_for_a_while_costs_that_while_alone(
+    postgres_server, postgres
+):
+    """A fail-over: the name leads to a standby before it leads to the primary."""
+    address = f"127.0.0.1:{postgres_server.port}"
+    with postgres_server.standby() as port:
+        async with Proxy(address) as proxy:
+            store = PostgresStore(Address(postgres.replace(address, proxy.address)), readers=2)
+            await store.open(0, "")
+            try:
+                s = Scripted()
+                await write(store, s.create().unit())
+                proxy.turn_to(f"127.0.0.1:{port}")
+                proxy.cut()
+                unit = s.start().unit()
+                for _ in range(3):
+                    assert [type(one) for one in await store.commit([unit])] == [Unavailable]
+                with pytest.raises(StoreUnavailable):
+                    await store.session(s.key)
+                proxy.turn_to(address)
+
+                async def written():
+                    return await store.commit([unit]) == [Committed()]
+
+                await within(10, written)
+                assert (await store.session(s.key)) is not None
+            finally:
+                await store.close()

@@ -35,6 +35,8 @@ BROKEN = (
     asyncpg.InternalClientError,
     OSError,
     TimeoutError,
+    # It is a standby, or has become one: another connection may find the primary.
+    asyncpg.ReadOnlySQLTransactionError,
 )
 """Errors after which a connection is not used again."""
 
@@ -122,6 +124,8 @@ class Address:
             # A text over this size would not be kept prepared; ours are composed, and long.
             "max_cacheable_statement_size": 0,
             "connection_class": _Connection,
+            # A standby takes no writes, and what it shows is old: "no" may not stand on it.
+            "target_session_attrs": "primary",
             "server_settings": {
                 "application_name": f"runlane {purpose} {socket.gethostname()}:{os.getpid()}",
                 "search_path": SCHEMA,

@@ -119,6 +119,7 @@ class Listener:
         await conn.add_listener(_CHANNEL, self._on_word)
 
     async def _run(self) -> None:
+        lost = False
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
@@ -127,12 +128,15 @@ class Listener:
             try:
                 await self._tell()
             except (StoreError, *DRIVER_ERRORS) as error:
-                log.warning("listener lost", error=said(error))
+                if not lost:
+                    log.warning("listener lost", error=said(error))
+                lost = True
                 if self.conn is not None:
                     self.conn.terminate()
                 self._wake.set()
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
+                lost = False
                 await asyncio.sleep(_TELL_SECONDS)
 
     async def _tell(self) -> None:

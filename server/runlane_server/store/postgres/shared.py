@@ -224,12 +224,14 @@ class PostgresShared:
     async def moved(self, cursor: str) -> Moves:
         """Reads what others have committed since a cursor; "": from now on."""
         losses, writer = self._listener.losses, self._base.writer()
+        if losses != self._losses or (self._own and writer != self._own):
+            # What was told was not heard; or a COMMIT whose answer was lost with its connection
+            # may have been left out as our own: then nobody here knows of it.
+            cursor = ""
         # A connection's number may have been another server's before: what that wrote was
         # seen by the first read that knew the new one.
         own = writer if writer == self._own else 0
-        found: Moves = await self._base.read(
-            moved, cursor if losses == self._losses else "", own or -1
-        )
+        found: Moves = await self._base.read(moved, cursor, own or -1)
         self._losses, self._own = losses, writer
         return found
 
