@@ -161,7 +161,7 @@ async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
         loop.add_signal_handler(number, stop.set)
     store = make_store(settings)
     traces = _traces() if settings.otel else None
-    await store.open(Clock().now(), EMBEDDED_PREFIX)
+    await store.open(None, EMBEDDED_PREFIX)
     try:
         clock = await _clock(store)
         app = make_app(settings, store, clock, traces)
@@ -215,7 +215,7 @@ async def private_server(settings: Settings) -> AsyncIterator[str]:
     """
     store = make_store(settings)
     # No embedded prefix: nothing is said here of the executors of a server.
-    await store.open(Clock().now(), "")
+    await store.open(None, "")
     try:
         clock = await _clock(store)
         server = GrpcServer(make_app(settings, store, clock), KeyRing(store, clock, new_id))

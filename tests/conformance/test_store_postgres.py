@@ -5,15 +5,22 @@ import contextlib
 
 import asyncpg
 import pytest
+import pytest_asyncio
 from runlane_server.store.base import (
     Committed,
     CommitUnit,
     Duplicate,
     Unavailable,
 )
-from runlane_server.store.errors import StoreRefused, StoreUnavailable
+from runlane_server.store.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFault,
+    StoreRefused,
+    StoreUnavailable,
+)
 from runlane_server.store.migrate import Migration, read_migrations
-from runlane_server.store.postgres import Address, PostgresStore, check_database, schema
+from runlane_server.store.postgres import Address, PostgresStore, check_database, connect, schema
 from runlane_server.store.postgres.schema import MIGRATING
 from store_builders import Scripted, request
 from support.postgres import PASSWORD
@@ -255,6 +262,124 @@ async def test_read_over_its_time_is_unavailable_and_harms_no_other(postgres):
         await store._read(slow)
     assert await store.timers() == []
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind"),
+    [
+        ("CREATE TABLE mine (x integer)", StoreUnavailable),  # as a standby would say
+        ("DO $$ BEGIN RAISE SQLSTATE '53300'; END $$", StoreUnavailable),
+        ("DO $$ BEGIN RAISE SQLSTATE '57P01'; END $$", StoreUnavailable),
+        ("DO $$ BEGIN RAISE SQLSTATE 'XX000'; END $$", StoreUnavailable),
+        ("DO $$ BEGIN RAISE SQLSTATE 'XX001'; END $$", StoreCorrupt),
+        ("SELECT * FROM nowhere", StoreFault),
+        (
+            "SELECT pg_read_file('/x') FROM (SELECT set_config('role', 'locked', true)) x",
+            StoreFault,
+        ),
+        ("SELECT 'hush'::integer", StoreFault),
+    ],
+)
+async def test_only_what_passes_is_unavailable(one, sql, kind):
+    async def ask(conn):
+        await conn.fetch(sql)
+
+    with pytest.raises(StoreError) as caught:
+        await one._read(ask)
+    assert type(caught.value) is kind
+    assert "hush" not in str(caught.value)
+
+
+async def test_what_the_driver_cannot_send_is_no_fault_of_the_connection(one):
+    async def ask(conn):
+        used.append(await conn.fetchval("SELECT pg_backend_pid()"))
+        await conn.fetch("SELECT $1::integer", 2**40)
+
+    used = []
+    for _ in range(3):
+        with pytest.raises(StoreFault):
+            await one._read(ask)
+    assert len(set(used)) == 1
+
+
+@pytest_asyncio.fixture
+async def silent(postgres, monkeypatch):
+    """A store whose two connections that read are both in use, and get no answer."""
+    monkeypatch.setattr(connect, "_STILL_SECONDS", 0.3)
+    monkeypatch.setattr(connect, "_CLOSE_SECONDS", 0.3)
+    store = PostgresStore(Address(postgres), readers=2)
+    await store.open(0, "")
+    begun = asyncio.Barrier(3)
+
+    async def hang(conn):
+        await begun.wait()
+        await conn.fetch("SELECT pg_sleep(60)")
+
+    hanging = [asyncio.ensure_future(store._read(hang)) for _ in range(2)]
+    await begun.wait()
+    yield store, hanging
+    await store.close()
+    for one in hanging:
+        assert isinstance(one.exception(), StoreUnavailable)
+
+
+async def test_reads_of_a_database_that_says_nothing_are_refused_soon(silent):
+    store, _ = silent
+    async with asyncio.timeout(5):
+        found = await asyncio.gather(*(store.timers() for _ in range(20)), return_exceptions=True)
+        assert {type(one) for one in found} == {StoreUnavailable}
+        with pytest.raises(StoreUnavailable):
+            await store.timers()
+
+
+async def test_reads_that_nobody_waits_for_do_not_queue(silent, monkeypatch):
+    store, _ = silent
+    monkeypatch.setattr(connect, "_STILL_SECONDS", 60)
+    left = [asyncio.ensure_future(store.timers()) for _ in range(50)]
+    await asyncio.sleep(0)
+    waiting = asyncio.ensure_future(store.timers())
+    await asyncio.sleep(0)
+    for one in left:
+        one.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert len(store._reading._tasks) == 3
+    async with asyncio.timeout(5):
+        await store.close()
+    with pytest.raises(StoreUnavailable):
+        await waiting
+
+
+async def test_a_busy_database_is_not_a_silent_one(postgres, monkeypatch):
+    """A read waits as long as others come to an end before it."""
+    monkeypatch.setattr(connect, "_STILL_SECONDS", 0.5)
+    store = PostgresStore(Address(postgres), readers=1)
+    await store.open(0, "")
+
+    async def slow(conn):
+        await conn.fetch("SELECT pg_sleep(0.1)")
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(store._read(slow) for _ in range(12)))
+    await store.close()
+
+
+async def test_a_stop_waits_for_no_write_for_ever(postgres, monkeypatch):
+    monkeypatch.setattr(Address, "longest", 0.3)
+    store = PostgresStore(Address(postgres))
+    await store.open(0, "")
+    begun = asyncio.Event()
+
+    async def hang(conn):
+        begun.set()
+        await conn.execute("SELECT pg_sleep(60)", timeout=60)
+
+    late = [asyncio.ensure_future(store._write(hang)) for _ in range(3)]
+    await begun.wait()
+    async with asyncio.timeout(5):
+        await store.close()
+    told = await asyncio.gather(*late, return_exceptions=True)
+    assert [type(one) for one in told] == [StoreUnavailable] * 3
 
 
 async def test_cancelled_calls_leave_no_connection_behind(postgres, one):

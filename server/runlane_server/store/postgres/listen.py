@@ -79,7 +79,7 @@ class Listener:
         conn, self.conn = self.conn, None
         if conn is not None and not conn.is_closed():
             with contextlib.suppress(*DRIVER_ERRORS):  # They end with the connection, too.
-                await conn.execute("SELECT pg_advisory_unlock_all()")
+                await conn.execute("SELECT pg_advisory_unlock_all()", timeout=2)
             await close_quietly(conn)
 
     # --- telling and hearing -----------------------------------------------
