@@ -155,7 +155,7 @@ WRONG = {
     "a result of nothing": ([{"role": "tool", "content": "a"}], "message 1: has no tool_call_id"),
     "no entry": ('{"type":"user","message":{"content":"a"}}\n{"a":1}', "line 2: is no entry"),
     "an entry without a message": ('{"type":"user"}', "line 1: has no message"),
-    "content of an entry": ('{"type":"user","uuid":"a","message":{"content":[1]}}', "line 1: its content"),
+    "content of an entry": ('{"type":"user","uuid":"a","message":{"content":[1]}}', "line 1, part 1: is no object"),
 }  # fmt: skip
 
 
@@ -225,7 +225,7 @@ def test_what_no_message_holds_is_left_out_and_said(tmp_path):
     assert messages(one)[0].content[0].text == "ab"
     assert one.dropped == {
         "empty user message": 1,
-        "content over 3 MiB or 256 blocks in a message": 2,
+        "content over 3 MiB or 256 blocks in a message": 1 + 45,
         "media over 256 KiB": 1,
         "system message (over 64 KiB)": 1,
     }
@@ -239,6 +239,7 @@ def test_an_archive_is_read_as_it_is(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     [one] = runlane.read_transcripts(path)
     assert (one.lines, one.run_count, one.message_count) == (lines, 2, 7)
+    assert (one.kept, one.dropped) == ({"run": 2, "summary": 0, "message": 7}, {})
     with pytest.raises(ValueError, match="line 2: is no record of an archive"):
         read_records([lines[0], '{"nonsense": 1}'])
 
@@ -255,7 +256,9 @@ def test_an_archive_is_read_as_it_is(tmp_path):
         (b"\xdc\x00\x01\xc3", [True]),
         (b"\xc4\x02ab", b"ab"),
         (b"\xc7\x02\x05\x91\x07", Extension(5, [7])),
-        (b"\xd4\x01\xc1", Extension(1, None)),
+        (b"\xd4\x01\xc1", Extension(1, b"\xc1")),
+        (b"\xd5\x01\x01\x02", Extension(1, b"\x01\x02")),
+        (b"\x81\x01\xa1\xff", {"1": "\udcff"}),
     ],
 )
 def test_messagepack(data, value):

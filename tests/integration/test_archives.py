@@ -222,6 +222,51 @@ async def test_transcripts_become_sessions_that_go_on(shared, link: Link, name):
             await link.answer((await link.lease(agent)).fence, "this")
 
 
+ODD = {
+    "chat": [
+        {"role": "system", "content": "a\0b\ud800"},
+        {"role": "user", "name": "\0", "content": ["a\0", {"type": "\ud800\0", "x": "\0", "\0": [1e300, "\\u0000"]}]},
+        {"role": "assistant", "reasoning_content": "\0", "tool_calls": [
+            {"id": "a", "function": {"name": "n" * 300, "arguments": {"a": "\0", "n": 10**400, "\ud800": "\\u0000"}}},
+            {"id": "b", "function": {"name": "\0", "arguments": '{"a": NaN}'}},
+            {"id": "c", "function": {"name": "f", "arguments": '{"a": "\\ud800"}'}},
+            {"id": "d", "function": {"name": "f", "arguments": '{"a": "\\\\u0000"}'}},
+            {"id": "e", "function": {"name": "f", "arguments": "[" * 500 + "]" * 500}},
+        ]},
+        {"role": "tool", "tool_call_id": "a", "content": [{"type": "thinking", "thinking": "\0"}]},
+        {"role": "user", "content": [{"type": "tool_use", "id": "x", "name": "f", "input": {}}]},
+        {"role": "assistant", "content": [{"type": "deep", "a": json.loads("[" * 300 + "]" * 300)}] * 300},
+    ],
+    "lines": [
+        {"type": "user", "uuid": "1", "sessionId": "\0" * 70_000, "message": {"content": [{"type": "document", "data": float("nan")}]}},
+        {"type": "assistant", "uuid": "2", "parentUuid": "1", "message": {"model": "m" * 300, "content": [
+            {"type": "thinking", "thinking": "\0", "signature": "\0" + "s" * 70_000},
+            {"type": "tool_use", "id": "t" * 200, "name": "", "input": [float("inf")]},
+            {"type": "image", "source": {"type": "base64", "media_type": "a/" + "b" * 300, "data": "aGVsbG8="}},
+        ]}},
+        {"type": "user", "uuid": "3", "parentUuid": "2", "message": {"content": [{"type": "tool_result", "tool_use_id": "t" * 200, "content": [{"type": "document", "x": "\0"}]}]}},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+async def test_what_is_odd_in_a_transcript_is_imported(shared, tmp_path, name):
+    path = tmp_path / name
+    many = name == "lines"
+    path.write_text("\n".join(map(json.dumps, ODD[name])) if many else json.dumps(ODD[name]))
+    [one] = runlane.read_transcripts(path)
+    async with runlane.Client(shared.address) as client:
+        made = await client.import_session(one.lines)
+        assert made.message_count == one.message_count
+        lines = [line async for line in client.export_session(made.session.session_id)]
+    kept = sum("toolUse" in block for line in lines for block in content_of(line))
+    assert kept == one.kept["tool call"]
+
+
+def content_of(line: str) -> list[dict]:
+    return json.loads(line).get("message", {}).get("content", [])
+
+
 def runlane_cli(server, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "runlane_server", *words, "--target", server.address],

@@ -4,7 +4,8 @@ Each format is a pure function from what a file holds to drafts; nothing of a fi
 run or imported, and what cannot be kept is counted.
 """
 
-from runlane._transcripts.draft import Transcript, TranscriptError
+from runlane._transcripts.draft import Transcript
 from runlane._transcripts.files import FORMATS, read_transcripts
+from runlane._transcripts.report import TranscriptError
 
 __all__ = ["FORMATS", "Transcript", "TranscriptError", "read_transcripts"]

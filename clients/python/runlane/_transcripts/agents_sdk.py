@@ -1,27 +1,14 @@
 """OpenAI Agents SDK's SQLite sessions: items of the Responses API, a row each."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from runlane._transcripts.draft import Draft, TranscriptError
-from runlane._transcripts.openai_chat import part_block
-from runlane._transcripts.parts import (
-    call_block,
-    data_block,
-    reasoning_block,
-    text_block,
-    time_of,
-    word,
-)
-from runlane.v1 import message_pb2
+from runlane._transcripts.draft import Draft
+from runlane._transcripts.parts import Part, call_part, content_part, data_part, reasoning_part
+from runlane._transcripts.report import Piece, TranscriptError, read_json
 
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _RESULTS = {"function_call_output", "custom_tool_call_output"}
-_KNOWN = (
-    *("role", "type", "content", "id", "status", "call_id", "name", "arguments", "input"),
-    *("output", "summary", "encrypted_content", "phase"),
-)
 
 
 class Row(NamedTuple):
@@ -29,8 +16,8 @@ class Row(NamedTuple):
 
     number: int
     session: str
-    data: str
-    created: str
+    data: str | bytes
+    created: Any
 
 
 def convert(rows: Sequence[Row], draft: Draft) -> None:
@@ -39,8 +26,11 @@ def convert(rows: Sequence[Row], draft: Draft) -> None:
     Raises:
         TranscriptError: A row is no item; the text names its id.
     """
-    waiting: list[message_pb2.Block] = []
+    waiting: list[Part] = []
     time: int | None = None
+
+    def has(*kinds: str) -> bool:
+        return any(part.block.WhichOneof("block") in kinds for part in waiting)
 
     def flush() -> None:
         if waiting:
@@ -49,70 +39,67 @@ def convert(rows: Sequence[Row], draft: Draft) -> None:
 
     for row in rows:
         where = f"session {row.session!r}, row {row.number}"
-        try:
-            item = json.loads(row.data)
-        except (ValueError, TypeError, RecursionError):
-            raise TranscriptError(f"{where}: is no JSON") from None
-        if not isinstance(item, Mapping):
-            raise TranscriptError(f"{where}: is no object")
-        kind, role = word(item.get("type", "message")), word(item.get("role"))
-        given = time_of(row.created)
+        item, given = _item(row, where, draft)
+        kind, role = item.text("type") or "message", item.text("role")
         if kind == "message" and role == "assistant":
-            if any(block.WhichOneof("block") == "text" for block in waiting):
+            if has("text"):
                 flush()
-            waiting += _content(item, draft, where)
+            waiting += _content(item, draft)
         elif kind == "message" and role in {"user", "system", "developer"}:
             flush()
-            blocks = _content(item, draft, where)
             if role == "user":
-                draft.user(blocks, given)
+                draft.user(_content(item, draft), given)
             else:
-                draft.system("\n".join(block.text for block in blocks))
+                draft.system(_content(item, draft))
         elif kind in _CALLS:
-            asked = item.get(_CALLS[kind], "")
-            named = str(item.get("call_id") or ""), str(item.get("name") or "")
-            waiting.append(call_block(*named, asked, draft.report))
+            asked = item.value(_CALLS[kind])
+            asked = "" if asked is None else asked
+            named = item.name("call_id"), item.text("name")
+            waiting.append(call_part(*named, asked, draft.report))
         elif kind in _RESULTS:
             flush()
-            draft.result(str(item.get("call_id") or ""), _output(item, draft, where), given)
+            draft.result(item.name("call_id"), _output(item, draft), given)
         elif kind == "reasoning":
-            if any(block.WhichOneof("block") in {"text", "tool_use"} for block in waiting):
+            if has("text", "tool_use"):
                 flush()
             waiting.append(_reasoning(item, draft))
         elif kind == "message":
             raise TranscriptError(f"{where}: has no role that is known, but {role!r}"[:200])
         else:
             # A call that the provider ran itself, say a search: the model knows its result.
-            waiting.append(data_block(item, draft.report))
-        if kind in _CALLS or kind in _RESULTS or kind in {"message", "reasoning"}:
-            draft.report.drop_fields("item", item, _KNOWN)
+            waiting.append(data_part(item.whole(), draft.report))
+        item.leave("id")
+        item.says("status", "completed")
         time = given
     flush()
 
 
-def _content(item: Mapping[str, Any], draft: Draft, where: str) -> list[message_pb2.Block]:
-    content = item.get("content")
-    if isinstance(content, str):
-        return [text_block(content, draft.report)] if content else []
-    if not isinstance(content, list):
-        raise TranscriptError(f"{where}: its content is neither text nor a list of parts")
-    return [part_block(part, draft, f"{where}, part {n}") for n, part in enumerate(content, 1)]
+def _item(row: Row, where: str, draft: Draft) -> tuple[Piece, int | None]:
+    """Reads a row; returns its item, and its time."""
+    value = read_json(row.data, where)
+    if not isinstance(value, Mapping):
+        raise TranscriptError(f"{where}: is no object")
+    columns = draft.report.open({"created_at": row.created}, "row", where)
+    return draft.report.open(value, "item", where), columns.time("created_at")
 
 
-def _output(item: Mapping[str, Any], draft: Draft, where: str) -> list[message_pb2.Block]:
-    output = item.get("output")
-    if isinstance(output, str):
-        return [text_block(output, draft.report)] if output else []
-    if isinstance(output, list):
-        return [part_block(part, draft, f"{where}, part {n}") for n, part in enumerate(output, 1)]
-    return [data_block(output, draft.report)]
+def _content(item: Piece, draft: Draft) -> list[Part]:
+    return [content_part(part, draft.report) for part in item.content()]
 
 
-def _reasoning(item: Mapping[str, Any], draft: Draft) -> message_pb2.Block:
-    summary = item.get("summary")
+def _output(item: Piece, draft: Draft) -> list[Part]:
+    try:
+        return [content_part(part, draft.report) for part in item.content("output")]
+    except TranscriptError:
+        return [data_part(item.value("output"), draft.report)]
+
+
+def _reasoning(item: Piece, draft: Draft) -> Part:
+    sealed = item.whole()
+    summary = sealed.get("summary")
     texts = [
         str(one.get("text", ""))
         for one in (summary if isinstance(summary, list) else [])
         if isinstance(one, Mapping)
     ]
-    return reasoning_block("\n\n".join(texts), draft.report, sealed=item)
+    return reasoning_part("\n\n".join(texts), draft.report, sealed=sealed)

@@ -1,33 +1,33 @@
 """An archive in the making: turns, model steps and results, in the order of a transcript."""
 
-import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from google.protobuf import json_format
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from runlane._transcripts.parts import NAME_BYTES_MAX, Part
+from runlane._transcripts.report import Report, cut, plain_json
 from runlane.v1 import archive_pb2 as pb
 from runlane.v1 import message_pb2, run_pb2
 
 CONTENT_BYTES_MAX: Final = 3 * 1024 * 1024
-INLINE_BYTES_MAX: Final = 256 * 1024
 _BLOCKS_MAX = 256
 _METADATA_BYTES_MAX = 64 * 1024
-_MARGIN = 1024
+_ROOM = CONTENT_BYTES_MAX - 1024
+_FRAME = 8
+_CALL_BYTES = 512
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")
-_NAME_MAX = 255
 _NO_RESULT = "No result of this call is in the transcript."
 _OUTCOME = message_pb2.ToolResult.Outcome
 _ROLE = message_pb2.Message.Role
 _AUTHOR = message_pb2.Message.Author
-
-
-class TranscriptError(ValueError):
-    """A file is no transcript of its format; the text names the line, row or place."""
+_TOO_LARGE = "[left out: too large for a message]"
+_ARGUMENTS_TOO_LARGE = "[left out: too large]"
+_KEPT = {"tool_use": "tool call", "media": "media", "reasoning": "reasoning"}
 
 
 @dataclass(frozen=True)
@@ -51,21 +51,6 @@ class Transcript:
     kept: Mapping[str, int]
     changed: Mapping[str, int]
     dropped: Mapping[str, int]
-
-
-@dataclass
-class Report:
-    """What becomes of the parts of a transcript, counted by kind."""
-
-    kept: Counter[str] = field(default_factory=Counter)
-    changed: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-
-    def drop_fields(self, where: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
-        """Counts fields that hold something and that nobody reads."""
-        for name in given.keys() - set(known):
-            if given[name] not in (None, "", [], {}, False):
-                self.dropped[f"{where} field {name}"] += 1
 
 
 @dataclass
@@ -106,23 +91,23 @@ class Draft:
 
     # --- what a transcript holds ---------------------------------------------
 
-    def system(self, text: str) -> None:
-        """Takes instructions: no message of a session, so its metadata keep them."""
-        self._system.append(self._text(text))
-        self.report.changed["system message (kept in metadata_json)"] += 1
+    def system(self, parts: Sequence[Part]) -> None:
+        """Takes instructions: no message of a session, so its metadata keep their texts."""
+        blocks = [part.block for part in parts]
+        texts = [block.text for block in blocks if block.WhichOneof("block") == "text"]
+        self.report.drop("part of a system message that is no text", len(blocks) - len(texts))
+        self._system.append("\n".join(texts))
 
-    def user(self, blocks: Sequence[message_pb2.Block], time: int | None = None) -> None:
+    def user(self, parts: Sequence[Part], time: int | None = None) -> None:
         """Takes a user message."""
-        kept = self._blocks(blocks)
-        if not any(one.text.strip() or one.WhichOneof("block") != "text" for one in kept):
-            self.report.dropped["empty user message"] += 1
+        if all(one.block.WhichOneof("block") == "text" and _blank(one) for one in parts):
+            self.report.drop("empty user message")
             return
-        self._turns.append(_Turn(self._message(_ROLE.ROLE_USER, kept, time)))
-        self.report.kept["user message"] += 1
+        self._turns.append(_Turn(self._message(_ROLE.ROLE_USER, self._blocks(parts), time)))
 
     def assistant(
         self,
-        blocks: Sequence[message_pb2.Block],
+        parts: Sequence[Part],
         time: int | None = None,
         model: str = "",
         usage: run_pb2.Usage | None = None,
@@ -130,12 +115,12 @@ class Draft:
         """Takes an answer of a model, with the calls that it asks for."""
         turn = self._turns[-1]
         step = _Step(message_pb2.Message())
-        kept = self._blocks(blocks)
+        kept = self._blocks(parts)
         for block in kept:
             if block.WhichOneof("block") == "tool_use":
                 self._name_call(block.tool_use, step)
         step.message = self._message(_ROLE.ROLE_ASSISTANT, kept, time)
-        step.message.model = self._text(model)[: _NAME_MAX // 4]
+        step.message.model = cut(model, NAME_BYTES_MAX, "name of a model", self.report)
         turn.steps.append(step)
         if usage is not None:
             for name in (
@@ -145,12 +130,11 @@ class Draft:
                 "reasoning_tokens",
             ):
                 setattr(turn.used, name, getattr(turn.used, name) + getattr(usage, name))
-        self.report.kept["assistant message"] += 1
 
     def result(
         self,
         call_id: str,
-        blocks: Sequence[message_pb2.Block],
+        parts: Sequence[Part],
         time: int | None = None,
         *,
         error: bool = False,
@@ -161,12 +145,19 @@ class Draft:
             if own is None or own in step.results:
                 continue
             if step is not self._turns[-1].steps[-1]:
-                self.report.changed["tool result (moved behind its call)"] += 1
+                self.report.change("tool result (moved behind its call)")
             outcome = _OUTCOME.OUTCOME_ERROR if error else _OUTCOME.OUTCOME_OK
-            step.results[own] = self._result(own, outcome, self._blocks(blocks), time)
-            self.report.kept["tool result"] += 1
+            step.results[own] = self._result(own, outcome, self._blocks(parts), time)
             return
-        self.report.dropped["tool result without its call"] += 1
+        self.report.drop("tool result without its call")
+
+    def name_of(self, call_id: str) -> str:
+        """Returns the name of a call of this turn; empty: there is none."""
+        for step in reversed(self._turns[-1].steps):
+            for block in step.message.content:
+                if block.tool_use.tool_call_id == step.names.get(call_id):
+                    return block.tool_use.name
+        return ""
 
     # --- the archive -----------------------------------------------------------
 
@@ -175,6 +166,9 @@ class Draft:
         messages: list[message_pb2.Message] = []
         runs: list[pb.ArchivedRun] = []
         last_time = 0
+        self.report.settle()
+        if self._turns[0].used.ByteSize():
+            self.report.drop("usage of an answer that is of no run")
         for number, turn in enumerate(self._turns):
             first = len(messages) + 1
             messages += self._messages(turn)
@@ -197,7 +191,7 @@ class Draft:
             ),
             len(messages),
             len(runs),
-            dict(self.report.kept),
+            _kept(messages),
             dict(self.report.changed),
             dict(self.report.dropped),
         )
@@ -218,7 +212,7 @@ class Draft:
                     time = _micros(step.message.create_time)
                     result = self._result(own, _OUTCOME.OUTCOME_CANCELLED, text, time)
                     result.author = _AUTHOR.AUTHOR_CLOSER
-                    self.report.changed["tool call without a result (closed)"] += 1
+                    self.report.change("tool call without a result (closed)")
                 result.step = step.message.step
                 found.append(result)
         return found
@@ -230,7 +224,7 @@ class Draft:
         answered = bool(turn.steps) and not turn.steps[-1].names
         stop = run_pb2.Run.STOP_REASON_COMPLETED if answered else run_pb2.Run.STOP_REASON_CANCELLED
         if not answered:
-            self.report.changed["turn without an answer (a cancelled run)"] += 1
+            self.report.change("turn without an answer (a cancelled run)")
         used = turn.used
         used.model_steps_reserved = used.model_steps_committed = len(turn.steps)
         used.tool_calls = sum(len(step.names) for step in turn.steps)
@@ -249,19 +243,22 @@ class Draft:
         )
 
     def _header(self) -> pb.ArchiveHeader:
-        kept: dict[str, Any] = {"imported_from": {"format": self.source, "name": self.name}}
+        name = cut(self.name, NAME_BYTES_MAX, "name of a conversation", self.report)
+        kept: dict[str, Any] = {"imported_from": {"format": self.source, "name": name}}
         if self.extra:
             kept["imported_from"] |= self.extra
         if self._system:
             kept["system"] = self._system
-        text = self._text(_json(kept))
-        if len(text.encode()) > _METADATA_BYTES_MAX:
+        text = plain_json(kept, self.report)
+        if len(text.encode()) > _METADATA_BYTES_MAX and self._system:
             del kept["system"]
-            self.report.dropped["system message (over 64 KiB)"] += len(self._system)
-            text = self._text(_json(kept))
-        header = pb.ArchiveHeader(format_version=1, source=self.source)
-        header.session_id = _cut(self._text(self.name), _NAME_MAX)
-        header.record.display_name = _cut(self._text(self.title or self.name), _NAME_MAX)
+            self.report.drop("system message (over 64 KiB)", len(self._system))
+            text = plain_json(kept, self.report)
+        else:
+            self.report.change("system message (kept in metadata_json)", len(self._system))
+        header = pb.ArchiveHeader(format_version=1, source=self.source, session_id=name)
+        title = self.title and cut(self.title, NAME_BYTES_MAX, "title", self.report)
+        header.record.display_name = title or name
         header.record.metadata_json = text
         header.record.default_agent = self.agent
         return header
@@ -299,52 +296,73 @@ class Draft:
             own = f"call-{len(step.names) + 1}"
             while own in step.names.values():
                 own += "x"
-            self.report.changed["tool call id"] += 1
+            self.report.change("tool call id")
         use.tool_call_id = own
-        use.name = _cut(self._text(use.name), _NAME_MAX) or "unknown"
         step.names[asked if asked not in step.names else own] = own
-        self.report.kept["tool call"] += 1
 
-    def _blocks(self, blocks: Sequence[message_pb2.Block]) -> list[message_pb2.Block]:
-        """Keeps what fits one message, and says in it where something is missing."""
+    def _blocks(self, parts: Sequence[Part]) -> list[message_pb2.Block]:
+        """Keeps what fits one message, calls first, and says in it where something is missing."""
+        sizes = [part.block.ByteSize() + _FRAME for part in parts]
+        whole = sum(sizes) <= _ROOM and len(parts) <= _BLOCKS_MAX
+        kept = range(len(parts)) if whole else self._fitting(parts, sizes)
         found: list[message_pb2.Block] = []
-        room = CONTENT_BYTES_MAX - _MARGIN
-        for block in blocks:
-            size = block.ByteSize() + 8
-            if size > room or len(found) == _BLOCKS_MAX - 1:
-                # Its call is answered by a result: it stays, without its arguments.
-                if block.WhichOneof("block") == "tool_use" and len(found) < _BLOCKS_MAX - 1:
-                    block.tool_use.arguments_text = "[left out: too large]"
-                    self.report.dropped["tool arguments over 3 MiB"] += 1
-                else:
-                    found.append(message_pb2.Block(text="[left out: too large for a message]"))
-                    self.report.dropped["content over 3 MiB or 256 blocks in a message"] += 1
-                    break
-            room -= size
-            found.append(block)
+        told = False
+        for number, part in enumerate(parts):
+            if number in kept:
+                found.append(part.block)
+                self.report.change(part.changed)
+                continue
+            is_call = part.block.WhichOneof("block") == "tool_use"
+            kind = "tool call" if is_call else "content"
+            self.report.drop(f"{kind} over 3 MiB or 256 blocks in a message")
+            if not told:
+                found.append(message_pb2.Block(text=_TOO_LARGE))
+                told = True
         return found
 
-    def _text(self, text: str) -> str:
-        return clean(text, self.report)
+    def _fitting(self, parts: Sequence[Part], sizes: Sequence[int]) -> set[int]:
+        """Returns which parts fit a message beside a note; a call may lose its arguments."""
+        room, kept = _ROOM - len(_TOO_LARGE) - _FRAME, set[int]()
+        calls = [n for n, one in enumerate(parts) if one.block.WhichOneof("block") == "tool_use"]
+        others = [n for n in range(len(parts)) if n not in set(calls)]
+        calls = calls[: _BLOCKS_MAX - 1]
+        # Each call is answered by a result: it stays, if without its arguments.
+        room -= _CALL_BYTES * len(calls)
+        for number in calls:
+            use = parts[number].block.tool_use
+            if sizes[number] - _CALL_BYTES > room:
+                use.arguments_text = _ARGUMENTS_TOO_LARGE
+                self.report.drop("tool arguments over 3 MiB")
+            else:
+                room -= max(0, sizes[number] - _CALL_BYTES)
+            kept.add(number)
+        for number in others:
+            if len(kept) < _BLOCKS_MAX - 1 and sizes[number] <= room:
+                room -= sizes[number]
+                kept.add(number)
+        return kept
 
 
-def clean(text: str, report: Report) -> str:
-    """Takes out what no message may hold: U+0000, and halves of characters."""
-    if "\0" in text:
-        report.changed["U+0000 (taken out)"] += text.count("\0")
-        text = text.replace("\0", "")
-    kept = text.encode("utf-8", "replace").decode()
-    if kept != text:
-        report.changed["half a character (replaced by ?)"] += 1
-    return kept
+def _blank(part: Part) -> bool:
+    return not part.block.text.strip()
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _cut(text: str, size: int) -> str:
-    return text.encode()[:size].decode("utf-8", "ignore")
+def _kept(messages: Sequence[message_pb2.Message]) -> dict[str, int]:
+    """Counts what is in the archive."""
+    found: Counter[str] = Counter()
+    for message in messages:
+        if message.role == _ROLE.ROLE_USER:
+            found["user message"] += 1
+        elif message.role == _ROLE.ROLE_ASSISTANT:
+            found["assistant message"] += 1
+        elif message.author == _AUTHOR.AUTHOR_TOOL:
+            found["tool result"] += 1
+        for block in message.content:
+            for one in (block, *block.tool_result.content):
+                kind = _KEPT.get(one.WhichOneof("block") or "")
+                if kind is not None:
+                    found[kind] += 1
+    return dict(found)
 
 
 def _timestamp(micros: int) -> Timestamp:

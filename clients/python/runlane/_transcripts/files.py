@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from runlane._transcripts import agents_sdk, claude_code, langgraph, openai_chat
-from runlane._transcripts.draft import Draft, Report, Transcript, TranscriptError
+from runlane._transcripts.draft import Draft, Transcript
+from runlane._transcripts.report import Report, TranscriptError, holds, read_json
 
 FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
 _SQLITE = b"SQLite format 3\0"
+_LINEAGE = ("ancestors", "parents", "liveRunId", "live_run_id")
 _LONG_AGO = 946_684_800_000_000  # 2000-01-01: of what has no time, the order is all that is known
 
 
@@ -41,7 +43,10 @@ def read_transcripts(
     path = Path(path)
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"{format!r} is no format: {', '.join(FORMATS)}, or auto")
-    if path.stat().st_size > FILE_BYTES_MAX:
+    size = path.stat().st_size
+    if not path.is_file():
+        raise TranscriptError("is no file: what comes through a pipe is to be put into one first")
+    if size > FILE_BYTES_MAX:
         raise TranscriptError("is larger than 1 GiB")
     try:
         kind = _format_of(path) if format == "auto" else format
@@ -50,6 +55,8 @@ def read_transcripts(
         raise TranscriptError(f"cannot be read as SQLite: {error}") from None
     except UnicodeDecodeError as error:
         raise TranscriptError(f"is no UTF-8, at byte {error.start + 1}") from None
+    except RecursionError:
+        raise TranscriptError("is nested too deep") from None
 
 
 def _format_of(path: Path) -> str:
@@ -84,113 +91,156 @@ def _open(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
 
 
-def _finished(drafts: Iterator[Draft]) -> list[Transcript]:
-    return [draft.finish() for draft in drafts]
+def _finished(drafts: Iterator[Draft], left: Report | None = None) -> list[Transcript]:
+    """Ends the drafts; what is in none of them is told with the first.
+
+    Raises:
+        TranscriptError: There is no draft to tell it with.
+    """
+    made = list(drafts)
+    if left is not None:
+        left.settle()
+        if made:
+            made[0].report.take(left)
+        elif left.dropped:
+            told = ", ".join(f"{count} {kind}" for kind, count in left.dropped.items())
+            raise TranscriptError(f"holds no conversation, but {told}")
+    return [draft.finish() for draft in made]
 
 
 def _runlane(path: Path, _agent: str) -> list[Transcript]:
     lines = tuple(line for line in _lines(path) if line.strip())
-    counts = {"run": 0, "message": 0, "event": 0}
+    counts = {"run": 0, "summary": 0, "message": 0, "event": 0}
     name = path.name
+    report = Report()
     for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            raise TranscriptError(f"line {number}: is no JSON") from None
+        record = read_json(line, f"line {number}")
         if not isinstance(record, dict):
             raise TranscriptError(f"line {number}: is no record")
         for kind in counts:
             counts[kind] += kind in record
         header = record.get("header")
         if number == 1 and isinstance(header, dict):
-            name = str(header.get("sessionId") or name)
+            name = str(header.get("sessionId") or header.get("session_id") or name)
+            for field in _LINEAGE:
+                report.drop(f"header field {field}", holds(header.get(field)))
     if not lines:
         raise TranscriptError("is empty")
-    dropped = {"event (the session gets its own)": counts["event"]} if counts["event"] else {}
-    kept = {"run": counts["run"], "message": counts["message"]}
-    return [Transcript(name, lines, counts["message"], counts["run"], kept, {}, dropped)]
+    report.drop("event (the session gets its own)", counts.pop("event"))
+    return [
+        Transcript(name, lines, counts["message"], counts["run"], counts, {}, dict(report.dropped))
+    ]
 
 
 def _openai_chat(path: Path, agent: str) -> list[Transcript]:
     text = "\n".join(_lines(path))
     try:
-        value: Any = json.loads(text)
+        json.loads(text)
     except (ValueError, RecursionError) as error:
-        value = _json_lines(text, error)
+        value: Any = _json_lines(text, error)
+    else:
+        value = read_json(text, "the file")
 
     def drafts() -> Iterator[Draft]:
-        for name, messages in openai_chat.conversations(value):
-            draft = Draft("openai-chat", name, _LONG_AGO, agent)
-            openai_chat.convert(messages, draft)
+        for place, one in openai_chat.conversations(value):
+            draft = Draft("openai-chat", place, _LONG_AGO, agent)
+            openai_chat.convert(one, draft)
             yield draft
 
     return _finished(drafts())
 
 
 def _json_lines(text: str, error: Exception) -> list[Any]:
-    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     found = []
-    for number, line in lines:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
         try:
-            found.append(json.loads(line))
-        except (ValueError, RecursionError):
+            found.append(read_json(line, f"line {number}"))
+        except TranscriptError:
             if not found and isinstance(error, json.JSONDecodeError):
                 raise TranscriptError(f"line {error.lineno}: is no JSON") from None
-            raise TranscriptError(f"line {number}: is no JSON") from None
+            raise
     return found
 
 
 def _langgraph(path: Path, agent: str) -> list[Transcript]:
     with closing(_open(path)) as conn:
         rows = [
-            langgraph.Checkpoint(thread, namespace, name, parent, kind or "", bytes(data or b""))
-            for thread, namespace, name, parent, kind, data in conn.execute(
+            _checkpoint(*row)
+            for row in conn.execute(
                 "SELECT thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type,"
-                " checkpoint FROM checkpoints ORDER BY thread_id, checkpoint_id"
+                " checkpoint FROM checkpoints ORDER BY thread_id, checkpoint_id, checkpoint_ns"
             )
         ]
-        writes = conn.execute(
-            "SELECT thread_id, checkpoint_id, count(*) FROM writes WHERE channel = 'messages'"
-            " GROUP BY thread_id, checkpoint_id"
-        )
-        pending = {(thread, checkpoint): count for thread, checkpoint, count in writes}
+        pending: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        for thread, checkpoint_id, channel, count in conn.execute(
+            "SELECT thread_id, checkpoint_id, channel, count(*) FROM writes"
+            " WHERE checkpoint_ns = '' GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
+        ):
+            pending.setdefault((thread, checkpoint_id), []).append((channel, count))
 
     made: list[Draft] = []
-    main: dict[str, tuple[tuple[str, ...], Draft]] = {}
+    main: dict[str, tuple[list[Any], Draft]] = {}
     for name, row in langgraph.leaves(rows):
         checkpoint = langgraph.read(row)
-        ids = langgraph.ids(checkpoint)
-        if row.thread in main:
-            told, first = main[row.thread]
-            if told[: len(ids)] == ids:
-                first.report.changed["branch that another one holds whole"] += 1
-                continue
-        draft = Draft("langgraph", name, _LONG_AGO, agent)
-        langgraph.convert(checkpoint, draft)
-        waiting = pending.get((row.thread, row.checkpoint_id), 0)
-        if waiting:
-            draft.report.dropped["pending write of messages"] += waiting
-        if row.thread not in main:
-            inner = sum(one.thread == row.thread and bool(one.namespace) for one in rows)
-            if inner:
-                draft.report.dropped["checkpoint of a subgraph"] += inner
-            main[row.thread] = ids, draft
-        made.append(draft)
-    return _finished(iter(made))
+        messages = langgraph.messages(checkpoint) or []
+        if row.thread in main and main[row.thread][0][: len(messages)] == messages:
+            draft = main[row.thread][1]
+            draft.report.change("branch that another one holds whole")
+            langgraph.count_channels(checkpoint, draft.report)
+        else:
+            draft = Draft("langgraph", name, _LONG_AGO, agent)
+            langgraph.convert(checkpoint, draft)
+            main.setdefault(row.thread, (messages, draft))
+            made.append(draft)
+        for channel, count in pending.get((row.thread, row.checkpoint_id), ()):
+            draft.report.drop(f"pending write of {channel}", count)
+    left = Report()
+    for row in rows:
+        if row.namespace:
+            report = main[row.thread][1].report if row.thread in main else left
+            report.drop("checkpoint of a subgraph")
+    return _finished(iter(made), left)
+
+
+def _checkpoint(
+    thread: Any, namespace: Any, name: Any, parent: Any, kind: Any, data: Any
+) -> langgraph.Checkpoint:
+    """Checks a row: in SQLite any column holds any type.
+
+    Raises:
+        TranscriptError: It is of another type.
+    """
+    where = f"thread {thread!r}, checkpoint {name!r}"
+    for column, value in (
+        ("thread_id", thread),
+        ("checkpoint_ns", namespace or ""),
+        ("checkpoint_id", name),
+        ("parent_checkpoint_id", parent or ""),
+        ("type", kind or ""),
+    ):
+        if not isinstance(value, str):
+            raise TranscriptError(f"{where}: {column} is no text")
+    if isinstance(data, str):
+        data = data.encode()
+    if not isinstance(data, bytes | None):
+        raise TranscriptError(f"{where}: checkpoint is neither bytes nor text")
+    return langgraph.Checkpoint(thread, namespace or "", name, parent, kind or "", data or b"")
 
 
 def _agents_sdk(path: Path, agent: str) -> list[Transcript]:
-    with closing(_open(path)) as conn:
-        rows = [
-            agents_sdk.Row(*row)
-            for row in conn.execute(
-                "SELECT id, session_id, message_data, created_at FROM agent_messages"
-                " ORDER BY session_id, id"
-            )
-        ]
     sessions: dict[str, list[agents_sdk.Row]] = {}
-    for row in rows:
-        sessions.setdefault(row.session, []).append(row)
+    with closing(_open(path)) as conn:
+        for number, session, data, created in conn.execute(
+            "SELECT id, session_id, message_data, created_at FROM agent_messages"
+            " ORDER BY session_id, id"
+        ):
+            if not isinstance(session, str):
+                raise TranscriptError(f"row {number}: session_id is no text")
+            if not isinstance(data, str | bytes):
+                raise TranscriptError(f"row {number}: message_data is no text")
+            sessions.setdefault(session, []).append(agents_sdk.Row(number, session, data, created))
 
     def drafts() -> Iterator[Draft]:
         for name, own in sessions.items():
@@ -202,23 +252,21 @@ def _agents_sdk(path: Path, agent: str) -> list[Transcript]:
 
 
 def _claude_code(path: Path, agent: str) -> list[Transcript]:
-    found = claude_code.entries(_lines(path))
     report = Report()
-    title = claude_code.other_entries(found, report)
+    found = claude_code.single(claude_code.entries(_lines(path)), report)
+    told = claude_code.chains(found)
+    title = claude_code.other_entries(found, [chain for _, chain in told], report)
 
     def drafts() -> Iterator[Draft]:
-        for number, (name, chain) in enumerate(claude_code.chains(found)):
+        for name, chain in told:
             session = str(chain[-1][1].get("sessionId") or path.stem)
             whole = f"{session} ({name})" if name else session
             draft = Draft("claude-code", whole, _LONG_AGO, agent)
             draft.title = f"{title} ({name})" if title and name else title
-            if not number:
-                draft.report.changed.update(report.changed)
-                draft.report.dropped.update(report.dropped)
             claude_code.convert(chain, draft)
             yield draft
 
-    return _finished(drafts())
+    return _finished(drafts(), report)
 
 
 FORMATS: Final[dict[str, Callable[[Path, str], list[Transcript]]]] = {

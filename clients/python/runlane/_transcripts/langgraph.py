@@ -4,17 +4,16 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from runlane._transcripts.draft import Draft, TranscriptError
+from runlane._transcripts.draft import Draft
 from runlane._transcripts.msgpack import Extension, unpack
-from runlane._transcripts.openai_chat import part_block
-from runlane._transcripts.parts import call_block, reasoning_block, text_block, time_of, word
-from runlane.v1 import message_pb2, run_pb2
+from runlane._transcripts.parts import Part, call_part, content_part, reasoning_part
+from runlane._transcripts.report import Piece, Report, TranscriptError, holds, read_json
+from runlane.v1 import run_pb2
 
-_KNOWN = (
-    *("type", "content", "name", "id", "tool_calls", "tool_call_id", "status"),
-    *("invalid_tool_calls", "usage_metadata", "response_metadata", "additional_kwargs"),
-)
-_INTERNAL = ("__", "branch:")
+_COUNT_MAX = 10**12
+_ARGUMENTS = ("input", "args", "arguments")
+# What LangGraph keeps of a checkpoint for itself.
+_OWN = ("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels")
 
 
 class Checkpoint(NamedTuple):
@@ -54,47 +53,50 @@ def read(row: Checkpoint) -> dict[str, Any]:
         TranscriptError: It cannot be read; the text names thread and checkpoint.
     """
     where = f"thread {row.thread!r}, checkpoint {row.checkpoint_id}"
-    try:
-        if row.kind == "msgpack":
+    if row.kind == "json":
+        value = read_json(row.data, where)
+    elif row.kind == "msgpack":
+        try:
             value = unpack(row.data)
-        elif row.kind == "json":
-            value = json.loads(row.data)
-        else:
-            raise TranscriptError(f"{where}: is stored as {row.kind!r}, which is not read")
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, TranscriptError):
-            raise
-        raise TranscriptError(f"{where}: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise TranscriptError(f"{where}: {error}") from None
+    else:
+        raise TranscriptError(f"{where}: is stored as {row.kind!r}, which is not read")
     if not isinstance(value, dict) or not isinstance(value.get("channel_values"), dict):
         raise TranscriptError(f"{where}: has no channel_values")
     return value
 
 
-def ids(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns what names the messages of a checkpoint, in order."""
-    messages = checkpoint["channel_values"].get("messages")
-    listed = messages if isinstance(messages, list) else []
-    return tuple(str((_fields(one) or {}).get("id") or one) for one in listed)
+def messages(checkpoint: Mapping[str, Any]) -> list[Any] | None:
+    """Returns the messages of a checkpoint, as they are stored; None: it has none."""
+    found = checkpoint["channel_values"].get("messages")
+    return found if isinstance(found, list) else None
+
+
+def count_channels(checkpoint: Mapping[str, Any], report: Report) -> None:
+    """Counts what a checkpoint holds beside its messages."""
+    report.open(checkpoint, "checkpoint", "").leave(*_OWN)
+    for name, value in checkpoint["channel_values"].items():
+        if (name != "messages" or not isinstance(value, list)) and holds(value):
+            report.drop(f"channel {name}")
 
 
 def convert(checkpoint: Mapping[str, Any], draft: Draft) -> None:
     """Takes the messages of a checkpoint."""
     draft.extra["checkpoint_id"] = str(checkpoint.get("id", ""))
-    values = checkpoint["channel_values"]
-    for name in values:
-        if name != "messages" and not str(name).startswith(_INTERNAL):
-            draft.report.dropped[f"channel {name}"] += 1
-    messages = values.get("messages")
-    if not isinstance(messages, list):
-        draft.report.dropped["thread without a channel of messages"] += 1
+    if isinstance(checkpoint.get("ts"), str):
+        draft.extra["checkpoint_time"] = checkpoint["ts"]
+    count_channels(checkpoint, draft.report)
+    found = messages(checkpoint)
+    if found is None:
+        draft.report.drop("thread without a channel of messages")
         return
-    for number, message in enumerate(messages, 1):
+    for number, message in enumerate(found, 1):
         where = f"{draft.name}: message {number}"
         fields = _fields(message)
         if fields is None:
             raise TranscriptError(f"{where}: is no message")
-        draft.report.drop_fields("message", fields, _KNOWN)
-        _message(fields, draft, where)
+        _message(draft.report.open(fields, "message", where), draft)
 
 
 def _fields(message: Any) -> Mapping[str, Any] | None:
@@ -110,75 +112,106 @@ def _fields(message: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def _message(fields: Mapping[str, Any], draft: Draft, where: str) -> None:
-    kind, report = fields["type"].removesuffix("MessageChunk").lower(), draft.report
-    extra = fields.get("additional_kwargs")
-    if isinstance(extra, Mapping):
-        report.drop_fields("additional_kwargs", extra, ("tool_calls", "function_call"))
-    details = fields.get("response_metadata")
-    details = details if isinstance(details, Mapping) else {}
-    report.drop_fields("response_metadata", details, ("model_name", "model", "created_at"))
-    time = time_of(details.get("created_at"))
-    blocks = _content(fields.get("content"), draft, where)
+def _message(message: Piece, draft: Draft) -> None:
+    given, report = message.text("type"), draft.report
+    kind = given.removesuffix("MessageChunk").lower()
+    message.leave("id")
+    message.says("example", False)
+    if kind == "ai":
+        _answer(message, draft)
+        return
+    details = message.piece("response_metadata")
+    time = details.time("created_at") if details is not None and kind != "system" else None
+    parts = [content_part(part, report) for part in message.content()]
     if kind == "system":
-        draft.system("\n".join(block.text for block in blocks))
+        draft.system(parts)
     elif kind == "human":
-        draft.user(blocks, time)
-    elif kind == "ai":
-        asked_for = [fields.get("tool_calls") or [], fields.get("invalid_tool_calls") or []]
-        if not all(isinstance(some, list) for some in asked_for):
-            raise TranscriptError(f"{where}: tool_calls is no list")
-        for call in [call for some in asked_for for call in some]:
-            if not isinstance(call, Mapping):
-                raise TranscriptError(f"{where}: has a tool call that is no object")
-            asked = call.get("args")
-            named = str(call.get("id") or ""), str(call.get("name") or "")
-            blocks.append(call_block(*named, asked, report))
-        model = str(details.get("model_name") or details.get("model") or "")
-        draft.assistant(blocks, time, model, _usage(fields.get("usage_metadata")))
+        draft.user(parts, time)
     elif kind in {"tool", "function"}:
-        call_id = str(fields.get("tool_call_id") or fields.get("name") or "")
-        draft.result(call_id, blocks, time, error=fields.get("status") == "error")
+        call_id = message.name("tool_call_id", "name")
+        message.says("name", draft.name_of(call_id))
+        error = message.says("status", "error")
+        message.says("status", "success")
+        draft.result(call_id, parts, time, error=error)
     elif kind == "remove":
-        report.dropped["remove message"] += 1
+        message.whole()
+        report.drop("remove message")
     else:
-        raise TranscriptError(f"{where}: is of a kind that is not known, {fields['type']!r}"[:200])
+        raise TranscriptError(f"{message.place}: is of a kind that is not known, {given!r}"[:200])
 
 
-def _usage(given: Any) -> run_pb2.Usage | None:
-    if not isinstance(given, Mapping):
-        return None
-
-    def count(value: Any) -> int:
-        return value if isinstance(value, int) and 0 <= value <= 10**12 else 0
-
-    def detail(name: str, of: str) -> Any:
-        details = given.get(name)
-        return details.get(of) if isinstance(details, Mapping) else None
-
-    return run_pb2.Usage(
-        input_tokens=count(given.get("input_tokens")),
-        output_tokens=count(given.get("output_tokens")),
-        cached_input_tokens=count(detail("input_token_details", "cache_read")),
-        reasoning_tokens=count(detail("output_token_details", "reasoning")),
-    )
-
-
-def _content(content: Any, draft: Draft, where: str) -> list[message_pb2.Block]:
-    if isinstance(content, str):
-        return [text_block(content, draft.report)] if content else []
-    if content is None:
-        return []
-    if not isinstance(content, list):
-        raise TranscriptError(f"{where}: its content is neither text nor a list of parts")
-    found = []
-    for part in content:
-        kind = word(part.get("type")) if isinstance(part, Mapping) else "text"
+def _answer(message: Piece, draft: Draft) -> None:
+    report = draft.report
+    calls: list[Part] = []
+    asked: dict[str, tuple[str, Any]] = {}
+    for field in ("tool_calls", "invalid_tool_calls"):
+        for call in message.pieces(field, "tool call"):
+            call.says("type", "tool_call", "invalid_tool_call")
+            call_id, name, args = call.name("id"), call.text("name"), call.value("args")
+            asked[call_id] = name, args
+            calls.append(call_part(call_id, name, args, report))
+    parts = []
+    for part in message.content():
+        kind = part.text("type")
         if kind in {"tool_use", "tool_call", "function_call"}:
-            continue  # tool_calls has it, too
-        if kind in {"thinking", "reasoning", "redacted_thinking"}:
-            text = str(part.get("thinking") or part.get("reasoning") or "")
-            found.append(reasoning_block(text, draft.report, sealed=part))
+            call_id = part.name("call_id", "id")
+            if call_id in asked:
+                _leave_call(part, *asked[call_id])
+                continue
+            args = part.value(*_ARGUMENTS)
+            parts.append(call_part(call_id, part.text("name"), args, report))
+        elif kind in {"thinking", "reasoning", "redacted_thinking"}:
+            text = part.text("thinking", "reasoning")
+            parts.append(reasoning_part(text, report, sealed=part.whole()))
         else:
-            found.append(part_block(part, draft, where))
-    return found
+            parts.append(content_part(part, report))
+    extra = message.piece("additional_kwargs")
+    if extra is not None:
+        _leave_raw_calls(extra, asked)
+    details = message.piece("response_metadata")
+    time, model = None, ""
+    if details is not None:
+        time, model = details.time("created_at"), details.text("model_name", "model")
+    draft.assistant([*parts, *calls], time, model, _usage(message.piece("usage_metadata")))
+
+
+def _leave_raw_calls(extra: Piece, asked: Mapping[str, tuple[str, Any]]) -> None:
+    """Leaves out calls as their provider wrote them, where `tool_calls` says the same."""
+    if isinstance(extra.peek("tool_calls"), list):
+        for call in extra.pieces("tool_calls", "raw tool call"):
+            call.says("type", "function")
+            function = call.piece("function")
+            same = asked.get(call.name("id"))
+            if function is not None and same is not None:
+                _leave_call(function, *same)
+    old = extra.piece("function_call")
+    if old is not None:
+        for name, args in asked.values():
+            _leave_call(old, name, args)
+
+
+def _leave_call(given: Piece, name: str, args: Any) -> None:
+    """Leaves out of a call what `tool_calls` says of it, too."""
+    given.says("name", name)
+    for field in _ARGUMENTS:
+        written = given.peek(field)
+        try:
+            meant = json.loads(written) if isinstance(written, str) else written
+        except (ValueError, RecursionError):
+            meant = written
+        if args in (written, meant):
+            given.leave(field)
+
+
+def _usage(given: Piece | None) -> run_pb2.Usage | None:
+    if given is None:
+        return None
+    read, written = (given.count(f"{way}_tokens", _COUNT_MAX) for way in ("input", "output"))
+    given.says("total_tokens", read + written)
+    of_input, of_output = given.piece("input_token_details"), given.piece("output_token_details")
+    return run_pb2.Usage(
+        input_tokens=read,
+        output_tokens=written,
+        cached_input_tokens=of_input.count("cache_read", _COUNT_MAX) if of_input else 0,
+        reasoning_tokens=of_output.count("reasoning", _COUNT_MAX) if of_output else 0,
+    )

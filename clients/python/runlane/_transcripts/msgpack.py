@@ -26,7 +26,7 @@ _LENGTHS: Final = {1: ">B", 2: ">H", 4: ">I"}
 
 @dataclass(frozen=True)
 class Extension:
-    """A value of an extension type; `value` is its content, decoded where it can be."""
+    """A value of an extension type; `value` is its content, bytes where it is no one value."""
 
     code: int
     value: Any
@@ -99,25 +99,27 @@ class _Reader:
         return int(self._number(_LENGTHS[width]))
 
     def _text(self, size: int) -> str:
-        return self._take(size).decode("utf-8", "replace")
+        return self._take(size).decode("utf-8", "surrogateescape")
 
     def _list(self, count: int, depth: int) -> list[Any]:
         return [self.value(depth + 1) for _ in range(count)]
 
-    def _map(self, count: int, depth: int) -> dict[Any, Any]:
-        found = {}
+    def _map(self, count: int, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         for _ in range(count):
             key = self.value(depth + 1)
-            found[key if isinstance(key, str | int | float | bytes) else repr(key)] = self.value(
-                depth + 1
-            )
+            name = key if isinstance(key, str) else repr(key)
+            if name in found:
+                raise ValueError(f"has the field {name[:80]!r} twice")
+            found[name] = self.value(depth + 1)
         return found
 
     def _extension(self, size: int, depth: int) -> Extension:
         code = self._number(">b")
-        inner = _Reader(self._take(size))
+        data = self._take(size)
+        inner = _Reader(data)
         try:
             value = inner.value(depth + 1)
         except ValueError:
-            value = None
-        return Extension(code, value)
+            return Extension(code, data)
+        return Extension(code, value if inner.place == len(data) else data)

@@ -3,13 +3,15 @@
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from runlane._transcripts.draft import INLINE_BYTES_MAX, Report, clean
+from runlane._transcripts.report import Piece, Report, clean, cut, plain_json
 from runlane.v1 import message_pb2
 
+INLINE_BYTES_MAX: Final = 256 * 1024
+NAME_BYTES_MAX: Final = 255
 _KINDS = {
     "image": message_pb2.Media.KIND_IMAGE,
     "audio": message_pb2.Media.KIND_AUDIO,
@@ -17,117 +19,136 @@ _KINDS = {
 }
 _URI_BYTES_MAX = 4096
 _PROVIDER_BYTES_MAX = 65536
+_NUL_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_TEXTS = {"text", "input_text", "output_text", "refusal"}
 
 
-def text_block(text: str, report: Report) -> message_pb2.Block:
-    """Returns a block of text."""
-    return message_pb2.Block(text=clean(text, report))
+class Part(NamedTuple):
+    """A block, and in what other form than it was given; empty: in none.
+
+    It is counted once the block is in a message.
+    """
+
+    block: message_pb2.Block
+    changed: str = ""
 
 
-def data_block(value: Any, report: Report) -> message_pb2.Block:
-    """Returns a block that keeps a piece of a kind that has no block of its own, as JSON."""
-    text = clean(json.dumps(value, ensure_ascii=False, default=repr), report).replace("\\u0000", "")
-    kind = value.get("type", "piece") if isinstance(value, Mapping) else "piece"
-    report.changed[f"{kind} (kept as a data block)"] += 1
-    return message_pb2.Block(data=message_pb2.Data(content_type="application/json", json=text))
+def text_part(text: str, report: Report, changed: str = "") -> Part:
+    """Returns a text."""
+    return Part(message_pb2.Block(text=clean(text, report)), changed)
 
 
-def call_block(call_id: str, name: str, arguments: Any, report: Report) -> message_pb2.Block:
+def data_part(value: Any, report: Report) -> Part:
+    """Returns what has no block of its own, as JSON."""
+    text = plain_json(value, report)
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    data = message_pb2.Data(content_type="application/json", json=text)
+    named = kind[:60] if isinstance(kind, str) and kind else "piece"
+    return Part(message_pb2.Block(data=data), f"{named} (kept as a data block)")
+
+
+def call_part(call_id: str, name: str, arguments: Any, report: Report) -> Part:
     """Returns a tool call; arguments are text as the model wrote it, or what that meant."""
-    use = message_pb2.ToolUse(tool_call_id=clean(call_id, report), name=clean(name, report))
+    use = message_pb2.ToolUse(tool_call_id=clean(call_id, report))
+    use.name = cut(name, NAME_BYTES_MAX, "tool name", report) or "unknown"
+    changed = ""
     if isinstance(arguments, str):
         text = clean(arguments, report)
-        try:
-            whole = isinstance(json.loads(text or "{}"), dict)
-        except (ValueError, RecursionError):
-            whole = False
-        if whole and "\\u0000" not in text:
+        if _is_object(text or "{}"):
             use.arguments_json = text or "{}"
         else:
             use.arguments_text = text
-            report.changed["malformed tool arguments (kept as text)"] += 1
+            changed = "malformed tool arguments (kept as text)"
+    elif arguments is None or isinstance(arguments, Mapping):
+        use.arguments_json = plain_json(arguments or {}, report)
     else:
-        text = json.dumps(
-            arguments if arguments is not None else {}, ensure_ascii=False, default=repr
-        )
-        use.arguments_json = clean(text, report).replace("\\u0000", "")
-    return message_pb2.Block(tool_use=use)
+        use.arguments_text = plain_json(arguments, report)
+        changed = "malformed tool arguments (kept as text)"
+    return Part(message_pb2.Block(tool_use=use), changed)
 
 
-def reasoning_block(
-    text: str, report: Report, *, sealed: Mapping[str, Any] | None = None
-) -> message_pb2.Block:
+def _is_object(text: str) -> bool:
+    """Tells whether a server takes a text as a JSON object."""
+    try:
+        value = json.loads(text, parse_constant=_no_number)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and not _NUL_ESCAPE.search(text)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(name)
+
+
+def reasoning_part(text: str, report: Report, *, sealed: Mapping[str, Any] | None = None) -> Part:
     """Returns reasoning, with what its provider seals."""
     block = message_pb2.Block(
         reasoning=message_pb2.Reasoning(text=clean(text, report), redacted=not text)
     )
     if sealed:
-        provider = clean(json.dumps(sealed, ensure_ascii=False, default=repr), report)
+        provider = plain_json(sealed, report)
         if len(provider.encode()) <= _PROVIDER_BYTES_MAX:
             block.provider_json = provider
         else:
-            report.dropped["sealed reasoning over 64 KiB"] += 1
-    report.kept["reasoning"] += 1
-    return block
+            report.drop("sealed reasoning over 64 KiB")
+    return Part(block)
 
 
-def media_block(
-    media_type: str, data: str, report: Report, *, filename: str = ""
-) -> message_pb2.Block:
+def media_part(media_type: str, data: str, report: Report) -> Part:
     """Returns media from base64, or a note where it is too large to be kept inline."""
     kind = media_type.partition("/")[0]
     try:
         raw = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        report.dropped["media that is no base64"] += 1
-        return message_pb2.Block(text=f"[{media_type}, left out: no base64]")
-    if not 0 < len(raw) <= INLINE_BYTES_MAX:
-        report.dropped["media over 256 KiB"] += 1
-        return message_pb2.Block(text=f"[{media_type}, {len(raw)} bytes, left out]")
-    report.kept["media"] += 1
-    return message_pb2.Block(
-        media=message_pb2.Media(
-            kind=_KINDS.get(kind, message_pb2.Media.KIND_FILE),
-            media_type=clean(media_type, report)[:60],
-            filename=clean(filename, report)[:60],
-            size_bytes=len(raw),
-            inline_data=raw,
+        raw = b""
+    if not raw:
+        report.drop("media that is no base64, or empty")
+        return text_part(f"[{media_type[:60]}, left out: no base64]", report)
+    if len(raw) > INLINE_BYTES_MAX:
+        report.drop("media over 256 KiB")
+        return text_part(f"[{media_type[:60]}, {len(raw)} bytes, left out]", report)
+    media = message_pb2.Media(
+        kind=_KINDS.get(kind, message_pb2.Media.KIND_FILE),
+        media_type=cut(media_type, NAME_BYTES_MAX, "media type", report),
+        size_bytes=len(raw),
+        inline_data=raw,
+    )
+    return Part(message_pb2.Block(media=media))
+
+
+def link_part(url: str, kind: str, report: Report) -> Part:
+    """Returns media from a URL, of which a data: one holds the bytes."""
+    head, comma, data = url.partition(",")
+    if head.startswith("data:") and comma and head.endswith(";base64"):
+        return media_part(head[5:-7] or f"{kind}/*", data, report)
+    uri = clean(url, report)
+    if not uri or len(uri.encode()) > _URI_BYTES_MAX:
+        report.drop("media URL over 4 KiB, or empty")
+        return text_part(f"[{kind}, left out]", report)
+    return Part(
+        message_pb2.Block(
+            media=message_pb2.Media(kind=_KINDS.get(kind, message_pb2.Media.KIND_FILE), uri=uri)
         )
     )
 
 
-def link_block(url: str, kind: str, report: Report, *, filename: str = "") -> message_pb2.Block:
-    """Returns media from a URL, of which a data: one holds the bytes."""
-    head, comma, data = url.partition(",")
-    if head.startswith("data:") and comma and head.endswith(";base64"):
-        return media_block(head[5:-7] or f"{kind}/*", data, report, filename=filename)
-    uri = clean(url, report)
-    if not uri or len(uri.encode()) > _URI_BYTES_MAX:
-        report.dropped["media URL over 4 KiB, or empty"] += 1
-        return message_pb2.Block(text=f"[{kind}, left out]")
-    report.kept["media"] += 1
-    media = message_pb2.Media(kind=_KINDS.get(kind, message_pb2.Media.KIND_FILE), uri=uri)
-    media.filename = clean(filename, report)[:60]
-    return message_pb2.Block(media=media)
-
-
-def word(value: Any) -> str:
-    """Returns what names a kind or a role; empty where it is no text."""
-    return value if isinstance(value, str) else ""
-
-
-def time_of(value: Any) -> int | None:
-    """Returns microseconds of an ISO time or of seconds; None: it is neither."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float) and 0 < value < 4_000_000_000:
-        return int(value * 1_000_000)
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            return None
-        if moment.tzinfo is None:
-            moment = datetime.fromisoformat(f"{value}+00:00")
-        return int(moment.timestamp() * 1_000_000)
-    return None
+def content_part(part: Piece, report: Report) -> Part:
+    """Returns a part of a content, of chat completions, the Responses API or messages."""
+    kind = part.text("type")
+    if kind in _TEXTS:
+        return text_part(part.text("text", "refusal"), report)
+    if kind in {"image_url", "input_image"}:
+        inner = part.piece("image_url")
+        url = inner.text("url") if inner is not None else part.text("image_url")
+        if url:
+            return link_part(url, "image", report)
+    if kind == "input_audio" and (audio := part.piece("input_audio")) is not None:
+        return media_part(f"audio/{audio.text('format') or '*'}", audio.text("data"), report)
+    if kind == "image" and (source := part.piece("source")) is not None:
+        if source.says("type", "base64"):
+            return media_part(source.text("media_type") or "image/*", source.text("data"), report)
+        if url := source.text("url"):
+            source.says("type", "url")
+            return link_part(url, "image", report)
+    return data_part(part.whole(), report)
