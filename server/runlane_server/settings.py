@@ -354,6 +354,8 @@ class Settings(BaseSettings):
     cursor."""
     imports_max: int = Field(default=4, ge=1, le=1000)
     """Imports of sessions that go on at the same time; each is kept in memory until it is whole."""
+    import_silence_seconds: int = Field(default=60, ge=1, le=3600)
+    """How long an import may send nothing before it is refused, and its place is free."""
     import_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024, le=1024 * 1024 * 1024)
     """Bytes of an archive that is imported."""
     import_messages_max: int = Field(default=10_000, ge=1, le=1_000_000)
@@ -471,6 +473,7 @@ class Settings(BaseSettings):
             Limit("feeds_max", self.feeds_max, "items"),
             Limit("max_stream_seconds", self.max_stream_seconds, "seconds"),
             Limit("imports_max", self.imports_max, "items"),
+            Limit("import_silence_seconds", self.import_silence_seconds, "seconds"),
             Limit("import_bytes_max", self.import_bytes_max, "bytes"),
             Limit("import_messages_max", self.import_messages_max, "items"),
             Limit("import_runs_max", self.import_runs_max, "items"),

@@ -177,6 +177,23 @@ async def test_limits_hold_and_are_told(make_server):
         await until(free)
 
 
+@pytest.mark.parametrize("sent", [0, 1])
+async def test_an_import_that_says_nothing_gives_its_place_back(make_server, sent):
+    server = make_server(imports_max=1, import_silence_seconds=1).start()
+    async with Link(server.address) as link:
+        records = await export(link, await two_runs(link))
+        silent = link.admin.ImportSession(timeout=20)
+        for _ in range(sent):
+            await silent.write(
+                admin_service_pb2.ImportSessionRequest(session_id="silent", records=records)
+            )
+        error = await refused(silent)
+        assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "STREAM_ENDED")
+        assert error.retry_seconds
+        assert (await refused(link.session("silent"))).reason == "SESSION_NOT_FOUND"
+        assert (await send(link, records, "silent")).run_count == 2, "the one place is free"
+
+
 async def test_an_import_takes_an_id_that_was_never_used(link: Link):
     session = await two_runs(link)
     records = await export(link, session)

@@ -132,7 +132,8 @@ const (
 	ErrorReason_ERROR_REASON_SCOPE_MISSING ErrorReason = 92
 	// UNAVAILABLE: the server is stopping; RetryInfo says when to try again.
 	ErrorReason_ERROR_REASON_DRAINING ErrorReason = 100
-	// UNAVAILABLE: the stream was ended by the server; go on from the last sequence.
+	// UNAVAILABLE: the stream was ended by the server; go on from the last sequence. An import of
+	// which nothing came for too long; begin it again.
 	ErrorReason_ERROR_REASON_STREAM_ENDED ErrorReason = 101
 	// UNAVAILABLE: the store did not take or give the data. Whether a write was made is settled by
 	// its request_id.

@@ -172,6 +172,11 @@ class Archives(Queries):
         limits = self.services.limits
         return limits.import_bytes_max, limits.import_messages_max, limits.import_runs_max
 
+    @property
+    def import_silence(self) -> float:
+        """Seconds that may pass between two requests of an import."""
+        return self.services.limits.import_silence
+
     async def import_session(
         self, caller: Caller, session_id: str, archive: Archive
     ) -> tuple[Result[ImportAnswer], SessionView]:

@@ -35,6 +35,7 @@ class Limits:
         import_bytes_max: Bytes of the records of one.
         import_messages_max: Messages of one.
         import_runs_max: Runs of one.
+        import_silence: Seconds between two of its requests.
     """
 
     streams_max: int = 10_000
@@ -44,6 +45,7 @@ class Limits:
     import_bytes_max: int = 64 * 1024 * 1024
     import_messages_max: int = 10_000
     import_runs_max: int = 5_000
+    import_silence: float = 60.0
 
 
 @dataclass(slots=True)

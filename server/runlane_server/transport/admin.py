@@ -1,5 +1,6 @@
 """AdminService."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -9,7 +10,7 @@ from runlane.v1 import api_key_pb2
 
 from runlane_server.app.keys import Grant, MadeKey, NewKey
 from runlane_server.app.views import ExecutorView, FeedMark, FeedQuery, Page, RunView
-from runlane_server.core.errors import Refused, invalid
+from runlane_server.core.errors import Reason, Refused, invalid
 from runlane_server.core.keys import ApiKey, Scope, scope_bits, scopes_of
 from runlane_server.core.words import Phase, SessionStatus
 from runlane_server.transport import requests, responses
@@ -72,13 +73,18 @@ def _executor(view: ExecutorView) -> pb.ExecutorStatus:
 
 
 async def _read(
-    incoming: AsyncIterator[pb.ImportSessionRequest], reader: ArchiveReader
+    incoming: AsyncIterator[pb.ImportSessionRequest], reader: ArchiveReader, silence: float
 ) -> pb.ImportSessionRequest:
     """Reads a whole archive; returns the first request without its records."""
     first: pb.ImportSessionRequest | None = None
     while True:
         try:
-            request = await anext(incoming, None)
+            async with asyncio.timeout(silence):
+                request = await anext(incoming, None)
+        except TimeoutError:
+            raise Refused(
+                Reason.STREAM_ENDED, f"nothing of the import came for {silence:g} seconds"
+            ) from None
         except Refused as refused:
             raise _placed(refused, reader.count) from None
         if request is None:
@@ -248,7 +254,7 @@ class AdminServicer:
         self._app.begin_import()
         try:
             reader = ArchiveReader(*self._app.import_limits)
-            first = await _read(incoming, reader)
+            first = await _read(incoming, reader, self._app.import_silence)
             archive = reader.finish()
             caller = call.caller(first.request_id, first.session_id, archive.digest)
             done, view = await self._app.import_session(caller, first.session_id, archive)

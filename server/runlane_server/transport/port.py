@@ -302,6 +302,10 @@ class AppPort(Protocol):
     def import_limits(self) -> tuple[int, int, int]:
         """Bytes, messages and runs that an archive may have."""
 
+    @property
+    def import_silence(self) -> float:
+        """Seconds that may pass between two requests of an import."""
+
     async def import_session(
         self, caller: Caller, session_id: str, archive: Archive, /
     ) -> tuple[Result[ImportAnswer], SessionView]:

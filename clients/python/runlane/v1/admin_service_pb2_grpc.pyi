@@ -76,7 +76,8 @@ class AdminServiceStub:
     stored, in one transaction, once the last record is there and fits the others.
 
     Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
-    them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+    them, how many imports go on at once (STREAM_LIMIT), and how long nothing may come of one
+    (STREAM_ENDED: nothing was stored, send it again). Fails with FIELD_INVALID, which
     names the record by its place in the whole stream, from 0: `records[7].message.role`;
     SESSION_EXISTS, QUOTA_EXCEEDED.
     """
@@ -129,7 +130,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     stored, in one transaction, once the last record is there and fits the others.
 
     Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
-    them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+    them, how many imports go on at once (STREAM_LIMIT), and how long nothing may come of one
+    (STREAM_ENDED: nothing was stored, send it again). Fails with FIELD_INVALID, which
     names the record by its place in the whole stream, from 0: `records[7].message.role`;
     SESSION_EXISTS, QUOTA_EXCEEDED.
     """
@@ -233,7 +235,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         stored, in one transaction, once the last record is there and fits the others.
 
         Bounded are its bytes (MESSAGE_TOO_LARGE), messages and runs, as GetServerInfo tells
-        them, and how many imports go on at once (STREAM_LIMIT). Fails with FIELD_INVALID, which
+        them, how many imports go on at once (STREAM_LIMIT), and how long nothing may come of one
+        (STREAM_ENDED: nothing was stored, send it again). Fails with FIELD_INVALID, which
         names the record by its place in the whole stream, from 0: `records[7].message.role`;
         SESSION_EXISTS, QUOTA_EXCEEDED.
         """

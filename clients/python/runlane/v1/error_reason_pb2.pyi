@@ -140,7 +140,9 @@ class _ErrorReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ErrorReaso
     ERROR_REASON_DRAINING: _ErrorReason.ValueType  # 100
     """UNAVAILABLE: the server is stopping; RetryInfo says when to try again."""
     ERROR_REASON_STREAM_ENDED: _ErrorReason.ValueType  # 101
-    """UNAVAILABLE: the stream was ended by the server; go on from the last sequence."""
+    """UNAVAILABLE: the stream was ended by the server; go on from the last sequence. An import of
+    which nothing came for too long; begin it again.
+    """
     ERROR_REASON_STORE_UNAVAILABLE: _ErrorReason.ValueType  # 102
     """UNAVAILABLE: the store did not take or give the data. Whether a write was made is settled by
     its request_id.
@@ -275,7 +277,9 @@ Metadata: scope (that the call needs), namespace (only where it is about that).
 ERROR_REASON_DRAINING: ErrorReason.ValueType  # 100
 """UNAVAILABLE: the server is stopping; RetryInfo says when to try again."""
 ERROR_REASON_STREAM_ENDED: ErrorReason.ValueType  # 101
-"""UNAVAILABLE: the stream was ended by the server; go on from the last sequence."""
+"""UNAVAILABLE: the stream was ended by the server; go on from the last sequence. An import of
+which nothing came for too long; begin it again.
+"""
 ERROR_REASON_STORE_UNAVAILABLE: ErrorReason.ValueType  # 102
 """UNAVAILABLE: the store did not take or give the data. Whether a write was made is settled by
 its request_id.

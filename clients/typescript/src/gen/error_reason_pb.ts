@@ -350,7 +350,8 @@ export enum ErrorReason {
   DRAINING = 100,
 
   /**
-   * UNAVAILABLE: the stream was ended by the server; go on from the last sequence.
+   * UNAVAILABLE: the stream was ended by the server; go on from the last sequence. An import of
+   * which nothing came for too long; begin it again.
    *
    * @generated from enum value: ERROR_REASON_STREAM_ENDED = 101;
    */
