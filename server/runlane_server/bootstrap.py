@@ -136,6 +136,7 @@ def make_app(settings: Settings, store: Store, clock: Time, traces: "Traces | No
         settings.import_bytes_max,
         settings.import_messages_max,
         settings.import_runs_max,
+        settings.waits_max,
     )
     services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits, quotas)
     limits_shown = [*FIXED_LIMITS, *settings.limits()]

@@ -331,6 +331,8 @@ class Settings(BaseSettings):
     """Sessions whose state is kept in memory."""
     streams_max: int = Field(default=10_000, ge=1)
     """Event streams that are open at the same time."""
+    waits_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Calls that wait for the end of a run at the same time."""
     feeds_max: int = Field(default=64, ge=1, le=10_000)
     """Feeds of whole namespaces that are open at the same time."""
     max_stream_seconds: int = Field(default=3600, ge=1, le=86_400)
@@ -452,6 +454,7 @@ class Settings(BaseSettings):
             Limit("max_pending_bytes", self.max_pending_bytes, "bytes"),
             Limit("max_model_steps", self.max_model_steps, "items"),
             Limit("streams_max", self.streams_max, "items"),
+            Limit("waits_max", self.waits_max, "items"),
             Limit("feeds_max", self.feeds_max, "items"),
             Limit("max_stream_seconds", self.max_stream_seconds, "seconds"),
             Limit("imports_max", self.imports_max, "items"),
