@@ -12,7 +12,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from uuid_utils import uuid7
@@ -21,6 +21,7 @@ from runlane_server.access_settings import JwtConfig, missing_guards
 from runlane_server.app.base import Limits, Services
 from runlane_server.app.keys import RELOAD_SECONDS, KeyRing
 from runlane_server.app.service import App, Committed
+from runlane_server.core.keys import ApiKey, scopes_of
 from runlane_server.core.model import Rules
 from runlane_server.executors import EMBEDDED_PREFIX, EmbeddedExecutor
 from runlane_server.quota_settings import default_quota, own_quotas
@@ -138,6 +139,7 @@ def make_app(settings: Settings, store: Store, clock: Time, traces: "Traces | No
         settings.import_messages_max,
         settings.import_runs_max,
         settings.import_silence_seconds,
+        settings.waits_max,
     )
     services = Services(store, engine, bus, dispatch, codec, clock, new_id, rules, limits, quotas)
     limits_shown = [*FIXED_LIMITS, *settings.limits()]
@@ -161,12 +163,19 @@ async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     store = make_store(settings)
-    traces = _traces() if settings.otel else None
-    await store.open(None, EMBEDDED_PREFIX)
-    try:
+    # Whatever fails on the way, all that was begun before it is ended, the last first.
+    async with contextlib.AsyncExitStack() as stack:
+        traces = _traces() if settings.otel else None
+        if traces is not None:
+            stack.push_async_callback(asyncio.to_thread, traces.close)
+        await store.open(None, EMBEDDED_PREFIX)
+        stack.push_async_callback(store.close)
         clock = await _clock(store)
         app = make_app(settings, store, clock, traces)
+        stack.push_async_callback(app.close)
         keys = KeyRing(store, clock, new_id, _reload_seconds(settings, store))
+        keys.on_change = _tell_key
+        stack.push_async_callback(keys.close)
         await app.start()
         await keys.start()
         _collect_rarely()
@@ -175,15 +184,7 @@ async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
             _say_started(settings, store.info)
             ready(addresses)
 
-        try:
-            await _serve(app, keys, clock, settings, started, stop, traces)
-        finally:
-            await keys.close()
-            await app.close()
-    finally:
-        await store.close()
-        if traces is not None:
-            await asyncio.to_thread(traces.close)
+        await _serve(app, keys, clock, settings, started, stop, traces)
     log.info("stopped")
 
 
@@ -240,6 +241,16 @@ async def _clock(store: Store) -> Time:
 
 def _reload_seconds(settings: Settings, store: Store) -> float:
     return RELOAD_SECONDS if store.shared is None else settings.poll_interval_seconds
+
+
+def _tell_key(key: ApiKey, actor: str) -> None:
+    """Puts on record who made or ended a key; the key itself is in no line."""
+    told: dict[str, Any] = {"actor": actor, "key_id": key.key_id, "namespace": key.namespace}
+    if key.revoke_time:
+        log.info("key revoked", **told)
+    else:
+        scopes = [scope.name.lower() for scope in scopes_of(key.scopes)]
+        log.info("key made", **told, scopes=scopes)
 
 
 def _traces() -> "Traces":
@@ -338,15 +349,19 @@ async def _serve(
             door = [f"unix:{Path(folder, 'executor.sock')}"]
         _refuse_taken(settings.listen)
         await _serve_metrics(app, settings.metrics_listen, stack)
+        begun = await stack.enter_async_context(contextlib.AsyncExitStack())
+        begun.push_async_callback(server.drain, 0)
         ports = await _listen(server, [*settings.listen, *door], _tls(settings))
         embedded = None
         if settings.agent:
             secret = keys.own("client:embedded") if settings.auth != "none" else ""
             executor_id = f"{EMBEDDED_PREFIX}{uuid7()}"
             embedded = EmbeddedExecutor(door[0], settings.agent, executor_id, secret)
+            begun.push_async_callback(embedded.drain, 0)
             await embedded.start()
         ready([_bound(*one) for one in zip(settings.listen, ports, strict=False)])
         await stop.wait()
+        begun.pop_all()  # From here on they end with the time that is theirs.
         log.info("draining", grace_seconds=settings.drain_grace_seconds)
         finish = None
         if embedded is not None:

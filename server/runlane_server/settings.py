@@ -54,6 +54,7 @@ _OTHER_VARIABLES = frozenset(
         "RUNLANE_TLS_CLIENT_KEY",
     }
 )
+_SERVICE = "_SERVICE_HOST"
 _FILES = ("tls_cert", "tls_key", "tls_client_ca")
 _TABLES = frozenset({"agent", "quota", "mcp", "delegate"})
 _SQLITE = "sqlite:"
@@ -164,7 +165,7 @@ def is_local(address: str) -> bool:
 Name = Annotated[str, Field(pattern=_NAME)]
 Address = Annotated[str, AfterValidator(_address)]
 Store = Annotated[str, AfterValidator(_store)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class _Table(BaseModel):
@@ -343,10 +344,12 @@ class Settings(BaseSettings):
     """How long a write may wait under load for others to share its transaction."""
     batch_max: int = Field(default=256, ge=1, le=10_000)
     """Writes in one transaction."""
-    hot_sessions_max: int = Field(default=10_000, ge=1)
+    hot_sessions_max: int = Field(default=10_000, ge=1, le=10_000_000)
     """Sessions whose state is kept in memory."""
-    streams_max: int = Field(default=10_000, ge=1)
+    streams_max: int = Field(default=10_000, ge=1, le=1_000_000)
     """Event streams that are open at the same time."""
+    waits_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Calls that wait for the end of a run at the same time."""
     feeds_max: int = Field(default=64, ge=1, le=10_000)
     """Feeds of whole namespaces that are open at the same time."""
     max_stream_seconds: int = Field(default=3600, ge=1, le=86_400)
@@ -381,20 +384,20 @@ class Settings(BaseSettings):
     """Steers that wait in a session."""
     max_pending_next_runs: int = Field(default=64, ge=1, le=10_000)
     """Next runs that wait in a session."""
-    max_pending_bytes: int = Field(default=8 * _MEBIBYTE, ge=1)
+    max_pending_bytes: int = Field(default=8 * _MEBIBYTE, ge=1, le=1024 * _MEBIBYTE)
     """Content that waits in a session."""
     max_model_steps: int = Field(default=20, ge=1, le=10_000)
     """Model steps of a run whose options name no number."""
     cancel_grace_seconds: int = Field(default=30, ge=0, le=600)
     """How long an executor may take to settle a cancelled run whose options do not say."""
-    request_keep_hours: int = Field(default=24, ge=1)
+    request_keep_hours: int = Field(default=24, ge=1, le=24 * 366)
     """How long a request_id is known after what it made has settled."""
-    sweep_delay_seconds: float = Field(default=60.0, ge=0)
+    sweep_delay_seconds: float = Field(default=60.0, ge=0, le=7 * 86_400)
     """How long after it is due the rest of a deletion may wait."""
     # A client takes a stream for dead that is silent for a minute.
     bookmark_seconds: float = Field(default=15.0, gt=0, le=45)
     """How often an idle event stream says where it is."""
-    max_connection_age_seconds: int = Field(default=0, ge=0)
+    max_connection_age_seconds: int = Field(default=0, ge=0, le=7 * 86_400)
     """Connections older than this are asked to come again. 0: never."""
     max_connection_age_grace_seconds: int = Field(default=300, ge=1, le=86_400)
     """How long calls may go on on a connection that was asked; streams and waits end before."""
@@ -470,6 +473,7 @@ class Settings(BaseSettings):
             Limit("max_pending_bytes", self.max_pending_bytes, "bytes"),
             Limit("max_model_steps", self.max_model_steps, "items"),
             Limit("streams_max", self.streams_max, "items"),
+            Limit("waits_max", self.waits_max, "items"),
             Limit("feeds_max", self.feeds_max, "items"),
             Limit("max_stream_seconds", self.max_stream_seconds, "seconds"),
             Limit("imports_max", self.imports_max, "items"),
@@ -555,8 +559,14 @@ def load(
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
     """Refuses a variable of ours that no setting has: it was meant for one."""
     known = {_PREFIX + name.upper() for name in Settings.model_fields} | _OTHER_VARIABLES
+    # Kubernetes tells each pod of the services beside it, and one may be named like us.
+    services = [name.removesuffix(_SERVICE) for name in environ if name.endswith(_SERVICE)]
+    known.update(f"{one}_PORT" for one in services)
+    told = tuple(f"{one}_{what}_" for one in services for what in ("SERVICE", "PORT"))
     for name in environ:
-        if name.upper().startswith(_PREFIX) and name.upper() not in known:
+        if not name.upper().startswith(_PREFIX) or name.upper() in known:
+            continue
+        if not name.startswith(told):
             raise SettingsError(f"{name}: there is no such setting")
 
 

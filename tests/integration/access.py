@@ -65,10 +65,11 @@ def keys(folder: Path, *arguments: str, **variables: str) -> subprocess.Complete
     )
 
 
-def first_key(folder: Path, *scopes: str) -> str:
-    """Makes a key for all namespaces where no server has the file."""
+def first_key(folder: Path, *scopes: str, store: str = "") -> str:
+    """Makes a key for all namespaces where no server has the store; empty: the file."""
+    store = store or "sqlite:runlane.db"
     wanted = [word for scope in scopes or ["admin"] for word in ("--scope", scope)]
-    made = keys(folder, "create", "root", "--for", "*", *wanted, "--store", "sqlite:runlane.db")
+    made = keys(folder, "create", "root", "--for", "*", *wanted, "--store", store)
     assert made.returncode == 0, made.stderr
     return made.stdout.strip()
 
@@ -147,6 +148,7 @@ class Scene:
             "waiting_run_id": waits.run.run_id,
             "interaction_id": waits.run.interaction_id,
             "submission_id": queued.submission.submission_id,
+            "reserved_run_id": queued.submission.run_id,
         }
         return self
 
@@ -160,17 +162,23 @@ class Scene:
         other.token = "none-none-none-none"
         return other
 
-    def request(self, path: str) -> Any:
-        """Returns a request of an RPC that is in order, and names what this scene has."""
+    def request(self, path: str, **ids: str) -> Any:
+        """Returns a request of an RPC that is in order, and names what this scene has.
+
+        Args:
+            path: The RPC.
+            ids: In place of the scene's.
+        """
         method = METHODS[path]
         request = GetMessageClass(method.input_type)()
-        ids = dict(self.ids)
+        fits = dict(self.ids)
         if method.name in {"ForkSession", "GetHistoryAtRun"}:
-            ids["run_id"] = ids["ended_run_id"]
+            fits["run_id"] = fits["ended_run_id"]
         if method.name == "AnswerInteraction":
-            ids["run_id"] = ids["waiting_run_id"]
+            fits["run_id"] = fits["waiting_run_id"]
             request.version = 1
             request.answer.question.text = "yes"
+        ids = {**fits, **ids}
         names = {field.name for field in method.input_type.fields}
         both = {"session_id", "run_id"} <= names
         for name in ids.keys() & names:

@@ -1,6 +1,7 @@
 """Every RPC without a key, with each scope, with keys that ended, and with others' ids."""
 
 import asyncio
+import itertools
 import time
 
 import grpc
@@ -20,6 +21,7 @@ from access import (
 )
 from runlane.v1 import (
     admin_service_pb2,
+    event_pb2,
     executor_service_pb2,
     history_service_pb2,
     server_service_pb2,
@@ -33,12 +35,14 @@ from support_server import (
     reserve,
     rest,
     seconds,
+    step,
     told,
     unique,
+    until,
     within,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
 BROKEN = b"\xff"
 """Bytes that no request decodes from: who is let in is told so, and changes nothing."""
@@ -101,11 +105,14 @@ OTHERS = {
 
 
 @pytest.fixture(scope="module")
-def asking(tmp_path_factory):
+def asking(request, tmp_path_factory, store_kind):
     """A server that asks for keys, for all tests of this module."""
     folder = tmp_path_factory.mktemp("asking")
-    root = first_key(folder)
-    server = ServerProcess(folder, auth="keys", bookmark_seconds=45)
+    store = ""
+    if store_kind == "postgres":
+        store = request.getfixturevalue("postgres_server").clean("asking")
+    root = first_key(folder, store=store)
+    server = ServerProcess(folder, store=store, auth="keys", bookmark_seconds=45)
     server.root = root
     server.start()
     yield server
@@ -132,6 +139,7 @@ def opened(asking):
     return open_
 
 
+@pytest.mark.usefixtures("asking")
 async def test_the_table_has_every_rpc_and_gives_it_the_scope_of_the_contract():
     assert door.SCOPES.keys() == METHODS.keys()
     for path, bits in door.SCOPES.items():
@@ -220,12 +228,36 @@ async def answered(link: Link, path: str, request) -> tuple:
         return found.reason, found.code, sorted(found.metadata), found.fields
 
 
+async def reserved_is_nothing(a: Link, b: Link, scene: Scene) -> None:
+    """The id that an input in the queue has for its run names nothing elsewhere."""
+    reserved = scene.ids["reserved_run_id"]
+    wait = "HistoryService/WaitRun"
+    assert (await answered(a, wait, scene.request(wait, run_id=reserved)))[0] == ""
+    asked = 0
+    for path, reason in OTHERS.items():
+        if "run_id" not in METHODS[path].input_type.fields_by_name:
+            continue
+        asked += 1
+        theirs = await answered(b, path, scene.request(path, run_id=reserved))
+        assert theirs == await answered(b, path, scene.request(path, run_id="none")), path
+        assert theirs[0] == reason, path
+    assert asked > 10
+    await b.create("watched")
+    for link, session, ids in ((b, "watched", [reserved]), (a, "scene-live", ["none"])):
+        stream = link.stream(session, run_ids=ids)
+        assert (await refused(stream.read())).reason == "RUN_NOT_FOUND"
+    stream = a.stream("scene-live", run_ids=[reserved])
+    assert await stream.read()
+    stream.cancel()
+
+
 async def test_ids_of_another_namespace_are_as_ids_of_nothing(root, opened):
     a = opened((await new_key(root, "a", namespace="a")).secret)
     b = opened((await new_key(root, "b", namespace="b")).secret)
     scene = await Scene().play(a, "scene")
     before = [(await a.live(name), await a.events(name)) for name in ("scene-live", "scene-asked")]
     nothing = scene.made_up()
+    await reserved_is_nothing(a, b, scene)
     # What makes a session of that name here comes last.
     said = {}
     made = ("Create", "Import")
@@ -374,34 +406,74 @@ async def test_a_repeated_create_makes_one_key_and_tells_its_secret_once(root):
         assert error.reason == "FIELD_INVALID", wrong
 
 
-async def lasting(link: Link, session: str, fence) -> dict[str, asyncio.Task]:
-    """Opens a stream or a wait of each kind."""
+BLOCKS = itertools.count()
+
+
+async def lasting(link: Link, session: str, fence, stream_id: str) -> dict[str, asyncio.Task]:
+    """Opens a stream or a wait of each kind; returns once each of them is inside."""
+    executor = unique("poller")
 
     async def drained(call):
-        async for _ in call:
+        async for _ in rest(call):
             pass
 
     async def deltas():
-        yield executor_service_pb2.PublishDeltasRequest(fence=fence)
+        piece = event_pb2.Delta(
+            model_stream_id=stream_id,
+            step=1,
+            block_index=next(BLOCKS),
+            kind=event_pb2.Delta.KIND_TEXT,
+            revision=1,
+            append_text=executor,
+        )
+        yield executor_service_pb2.PublishDeltasRequest(fence=fence, deltas=[piece])
         await asyncio.sleep(60)
-
-    watch = executor_service_pb2.WatchActivationRequest(fence=fence)
-    wait = history_service_pb2.WaitRunRequest(run_id=fence.run_id, wait_duration=seconds(60))
-    calls = {
-        "stream": drained(link.stream(session)),
-        "watch": drained(link.executors.WatchActivation(watch, timeout=60)),
-        "wait": link.history.WaitRun(wait, timeout=90),
-        "poll": link.poll(unique("nobody"), 60),
-        "deltas": link.executors.PublishDeltas(deltas(), timeout=60),
-    }
 
     async def run(call):
         return await call
 
-    tasks = {name: asyncio.create_task(run(call)) for name, call in calls.items()}
-    await asyncio.sleep(0.3)
+    before = (await overview(link)).stream_count
+    stream = link.stream(session, include_deltas=True)
+    watch = link.executors.WatchActivation(
+        executor_service_pb2.WatchActivationRequest(fence=fence), timeout=60
+    )
+    for call in (stream, watch):
+        await within(10, call.read())
+    published = asyncio.create_task(run(link.executors.PublishDeltas(deltas(), timeout=60)))
+    async with asyncio.timeout(10):
+        while executor not in str(await stream.read()):
+            pass
+    wait = history_service_pb2.WaitRunRequest(run_id=fence.run_id, wait_duration=seconds(60))
+    tasks = {
+        "stream": asyncio.create_task(drained(stream)),
+        "watch": asyncio.create_task(drained(watch)),
+        "wait": asyncio.create_task(run(link.history.WaitRun(wait, timeout=90))),
+        "poll": asyncio.create_task(link.poll(unique("nobody"), 60, executor_id=executor)),
+        "deltas": published,
+    }
+
+    async def inside() -> bool:
+        listed = await link.admin.ListExecutors(
+            admin_service_pb2.ListExecutorsRequest(), timeout=10
+        )
+        polls = any(one.polling for one in listed.executors if one.executor_id == executor)
+        return polls and (await overview(link)).stream_count == before + 3
+
+    await until(inside)
     assert not any(task.done() for task in tasks.values())
     return tasks
+
+
+async def overview(link: Link):
+    return await link.admin.GetOverview(admin_service_pb2.GetOverviewRequest(), timeout=10)
+
+
+async def leased(link: Link, session: str) -> tuple:
+    """Leases a run that is in a model step; returns its fence and the step's stream."""
+    await link.submit(session)
+    fence = (await link.lease(session)).fence
+    granted = await link.commit(fence, reserve())
+    return fence, granted.results[0].reserve_model_step.model_stream_id
 
 
 async def ends(tasks: dict[str, asyncio.Task], limit: float) -> None:
@@ -415,16 +487,18 @@ async def ends(tasks: dict[str, asyncio.Task], limit: float) -> None:
 
 
 async def test_what_lasts_ends_when_its_key_is_revoked_and_no_other(root, opened):
-    gone = await new_key(root, "gone")
-    link, stays = opened(gone.secret), opened((await new_key(root, "stays")).secret)
+    own = unique("lasting")
+    gone = await new_key(root, "gone", namespace=own)
+    link = opened(gone.secret)
+    stays = opened((await new_key(root, "stays", namespace=own)).secret)
     session = unique("lasts")
-    await link.submit(session)
-    fence = (await link.lease(session)).fence
-    tasks, others = await lasting(link, session, fence), await lasting(stays, session, fence)
+    fence, stream_id = await leased(link, session)
+    tasks = await lasting(link, session, fence, stream_id)
+    others = await lasting(stays, session, fence, stream_id)
     await revoke(root, gone.key.key_id)
     await ends(tasks, 1)
     assert (await refused(link.session(session))).reason == "CREDENTIAL_INVALID"
-    await stays.commit(fence, reserve())
+    await stays.commit(fence, step("said"))
     assert not any(task.done() for task in others.values())
     for task in others.values():
         task.cancel()
@@ -477,13 +551,13 @@ async def test_an_executor_needs_its_scope_alone(asking, root, opened):
 
 
 async def test_what_lasts_ends_when_its_key_expires(root, opened):
-    link = opened((await new_key(root, "late", lifetime=2)).secret)
+    own = unique("lasting")
+    link = opened((await new_key(root, "late", namespace=own, lifetime=5)).secret)
     begun = time.monotonic()
     session = unique("lasts")
-    await link.submit(session)
-    tasks = await lasting(link, session, (await link.lease(session)).fence)
-    await ends(tasks, 5)
-    assert 1.5 < time.monotonic() - begun < 4
+    tasks = await lasting(link, session, *await leased(link, session))
+    await ends(tasks, 8)
+    assert 4.5 < time.monotonic() - begun < 7
 
 
 async def test_events_name_the_key_that_caused_them(root, opened):
@@ -493,9 +567,9 @@ async def test_events_name_the_key_that_caused_them(root, opened):
         people[name] = opened(secret, ("runlane-client", "somebody-else"))
     session = unique("who")
     await people["alice"].submit(session)
-    leased = await people["bob"].lease(session, executor_id="worker-1")
+    given = await people["bob"].lease(session, executor_id="worker-1")
     question = executor_service_pb2.Suspend(prompt={"question": {"text": "Well?"}})
-    waits = await people["bob"].commit(leased.fence, suspend=question)
+    waits = await people["bob"].commit(given.fence, suspend=question)
     answer = session_service_pb2.AnswerInteractionRequest(
         run_id=waits.run.run_id,
         interaction_id=waits.run.interaction_id,

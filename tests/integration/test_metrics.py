@@ -8,7 +8,7 @@ import urllib.request
 
 import grpc
 import pytest
-from runlane.v1 import executor_service_pb2, session_service_pb2
+from runlane.v1 import session_service_pb2
 from support_server import Link, refused, reserve, unique, until
 
 pytestmark = pytest.mark.asyncio
@@ -175,17 +175,22 @@ async def test_a_write_that_the_store_does_not_take_is_counted(metered):
         await until(back)
 
 
-async def test_a_scrape_while_it_drains_is_answered(metered):
-    server, address = metered
-    async with Link(server.address) as link:
-        await link.submit(unique("held"))
-        request = executor_service_pb2.PollActivationRequest(executor_id="e", agents=["none"])
-        request.wait_duration.FromSeconds(30)
-        poll = asyncio.ensure_future(link.executors.PollActivation(request, timeout=60))
-        await asyncio.sleep(0.2)
+async def test_a_scrape_while_it_drains_is_answered(make_server):
+    address = f"127.0.0.1:{free_port()}"
+    server = make_server(metrics_listen=address, drain_grace_seconds=5).start()
+    session = unique("held")
+    narrow = [("grpc.http2.bdp_probe", 0)]
+    async with Link(server.address) as link, Link(server.address, narrow) as stuck:
+        await link.submit(session, "x" * 3_000_000)
+        # A reader that does not read holds the door open.
+        blocked = stuck.stream(session, include_messages=True)
+        await blocked.wait_for_connection()
         server.send(signal.SIGTERM)
-        await asyncio.gather(poll, return_exceptions=True)
-    assert server.wait() == 0
+        await until(lambda: "draining" in server.told())
+        now = await scrape(address)
+        assert (now["runlane_store_up"], now["runlane_streams"]) == (1, 1)
+        assert await asyncio.to_thread(server.wait) == 0
+        blocked.cancel()
     with pytest.raises(OSError):
         await scrape(address)
 

@@ -208,6 +208,27 @@ async def test_streams_of_a_namespace_are_limited_and_their_places_come_back(mak
         await until(opens)
 
 
+async def test_waits_of_a_namespace_are_as_many_as_its_streams_and_beside_them(make_server):
+    server = make_server(quota_open_streams_max=1).start()
+    session = unique("waits")
+    async with Link(server.address) as link, runlane.Client(server.address) as client:
+        run = (await link.submit(session)).submission.run_id
+        stream = link.stream(session)
+        await stream.read()
+        wait = asyncio.ensure_future(link.wait_run(run, 60))
+
+        async def inside() -> bool:
+            return (await client.overview()).stream_count == 2
+
+        await until(inside)
+        found = await refused(link.wait_run(run, 60))
+        assert found.reason == "STREAM_LIMIT"
+        assert found.metadata == {"quota": "open_streams_max", "limit": "1"}
+        await link.interrupt(session)
+        assert (await wait).run_id == run
+        stream.cancel()
+
+
 async def test_amounts_hold_over_a_restart_and_are_shown(make_server):
     server = make_server(quota_sessions_max=2, quota_stored_bytes_max=20_000).start()
     async with Link(server.address) as link:

@@ -4,9 +4,10 @@ import asyncio
 import random
 import time
 
+import grpc
 import pytest
-from runlane.v1 import history_service_pb2
-from support_server import MODE, Link, reserve, seconds, unique, within
+from runlane.v1 import admin_service_pb2, executor_service_pb2, history_service_pb2
+from support_server import MODE, Link, refused, reserve, seconds, unique, until, within
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.every_store]
 
@@ -83,3 +84,44 @@ async def test_an_interrupt_waits_for_its_executor(link: Link):
     answer = await within(10, waiting)
     assert answer.settled
     assert answer.run.outcome.stop_reason == answer.run.STOP_REASON_CANCELLED
+
+
+async def open_now(link: Link, count: int) -> None:
+    """Returns when so many streams, watches and waits are open."""
+
+    async def there() -> bool:
+        seen = await link.admin.GetOverview(admin_service_pb2.GetOverviewRequest(), timeout=10)
+        return seen.stream_count == count
+
+    await until(there)
+
+
+async def test_waits_and_watches_take_no_place_of_a_stream_and_waits_have_their_own(make_server):
+    server = make_server(streams_max=1, waits_max=2).start()
+    async with Link(server.address) as link:
+        runs = [(await link.submit(unique("lane"))).submission for _ in range(3)]
+        fence = (await link.lease(runs[2].session_id)).fence
+        watch = link.executors.WatchActivation(
+            executor_service_pb2.WatchActivationRequest(fence=fence), timeout=60
+        )
+        await watch.read()
+        waits = [asyncio.ensure_future(link.wait_run(one.run_id, 60)) for one in runs[:2]]
+        await open_now(link, 3)
+        stream = link.stream(runs[0].session_id)
+        await stream.read()
+        assert (await refused(link.stream(runs[0].session_id).read())).reason == "STREAM_LIMIT"
+        # A third one must not wait, but may look; to interrupt is done, and answered at once.
+        error = await refused(link.wait_run(runs[2].run_id, 60))
+        assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "STREAM_LIMIT")
+        assert error.metadata == {"limit": "2"}
+        assert (await link.wait_run(runs[2].run_id, 0)).run_id == runs[2].run_id
+        answer = await within(20, link.interrupt(runs[2].session_id, wait=60))
+        assert (answer.settled, answer.run.HasField("cancellation")) == (False, True)
+        await link.interrupt(runs[0].session_id)
+        await within(10, waits[0])
+        assert (await link.wait_run(runs[0].run_id, 60)).HasField("outcome")
+        waits.append(asyncio.ensure_future(link.wait_run(runs[2].run_id, 60)))
+        await open_now(link, 4)
+        assert not any(one.done() for one in waits[1:])
+        for call in (watch, stream, *waits):
+            call.cancel()

@@ -42,6 +42,7 @@ async def test_streams_on_connections_sent_away_by_age_are_ended_in_time_and_go_
             link.executors.WatchActivation(
                 executor_pb.WatchActivationRequest(fence=fence), timeout=60
             ),
+            link.admin.StreamFeed(admin_pb.StreamFeedRequest(), timeout=60),
         ]
         for stream in endless:
             with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -115,9 +115,9 @@ const (
 	// RESOURCE_EXHAUSTED: the namespace has as much as it may have, or makes more calls or events
 	// a second than it may: then RetryInfo says when to try again. Metadata: limit, quota.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 71
-	// RESOURCE_EXHAUSTED: the server has as many streams, feeds or imports as it takes, or the
-	// namespace as many streams as it may have. Metadata: limit, quota (absent where it is the
-	// server's limit).
+	// RESOURCE_EXHAUSTED: the server has as many streams, waits, feeds or imports as it takes,
+	// or the namespace as many streams or waits as it may have. Metadata: limit, quota (absent
+	// where it is the server's limit).
 	ErrorReason_ERROR_REASON_STREAM_LIMIT ErrorReason = 72
 	// RESOURCE_EXHAUSTED: content, or an archive, is over the limit. Metadata: size_bytes, limit_bytes.
 	ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE ErrorReason = 73
@@ -136,7 +136,7 @@ const (
 	// which nothing came for too long; begin it again.
 	ErrorReason_ERROR_REASON_STREAM_ENDED ErrorReason = 101
 	// UNAVAILABLE: the store did not take or give the data. Whether a write was made is settled by
-	// its request_id.
+	// its request_id. Also where the issuer's keys, which prove a token, cannot be read now.
 	ErrorReason_ERROR_REASON_STORE_UNAVAILABLE ErrorReason = 102
 	// DATA_LOSS: what the store holds fails its checks. Metadata: incident_id.
 	ErrorReason_ERROR_REASON_STORE_CORRUPT ErrorReason = 111

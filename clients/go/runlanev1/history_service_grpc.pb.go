@@ -57,7 +57,8 @@ type HistoryServiceClient interface {
 	// Reads a run. Fails with RUN_NOT_FOUND.
 	GetRun(ctx context.Context, in *GetRunRequest, opts ...grpc.CallOption) (*GetRunResponse, error)
 	// Waits for a run to end. A reserved run id is waited for too; fails with
-	// SUBMISSION_SETTLED where its submission failed or was withdrawn, and with RUN_NOT_FOUND.
+	// SUBMISSION_SETTLED where its submission failed or was withdrawn, with RUN_NOT_FOUND, and
+	// with STREAM_LIMIT where it has not ended and there is no place to wait.
 	WaitRun(ctx context.Context, in *WaitRunRequest, opts ...grpc.CallOption) (*WaitRunResponse, error)
 	// Lists the submissions of a session, ascending by acceptance. Fails with
 	// SESSION_NOT_FOUND.
@@ -341,7 +342,8 @@ type HistoryServiceServer interface {
 	// Reads a run. Fails with RUN_NOT_FOUND.
 	GetRun(context.Context, *GetRunRequest) (*GetRunResponse, error)
 	// Waits for a run to end. A reserved run id is waited for too; fails with
-	// SUBMISSION_SETTLED where its submission failed or was withdrawn, and with RUN_NOT_FOUND.
+	// SUBMISSION_SETTLED where its submission failed or was withdrawn, with RUN_NOT_FOUND, and
+	// with STREAM_LIMIT where it has not ended and there is no place to wait.
 	WaitRun(context.Context, *WaitRunRequest) (*WaitRunResponse, error)
 	// Lists the submissions of a session, ascending by acceptance. Fails with
 	// SESSION_NOT_FOUND.

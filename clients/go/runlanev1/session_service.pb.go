@@ -1513,8 +1513,8 @@ type InterruptRunRequest struct {
 	RunId string `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// For people; at most 1 KiB.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// How long to wait for the run to end: 0 (default) to 300 s. The answer comes earlier where
-	// the call's deadline is near, with what is true then.
+	// How long to wait for the run to end: 0 (default) to 300 s. The answer comes earlier, with
+	// what is true then, where the call's deadline is near or there is no place to wait.
 	WaitDuration *durationpb.Duration `protobuf:"bytes,4,opt,name=wait_duration,json=waitDuration,proto3" json:"wait_duration,omitempty"`
 	// Makes the call idempotent; empty = none.
 	RequestId     string `protobuf:"bytes,15,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from runlane_server.app.places import Places
 from runlane_server.app.views import Caller, Result, RunView, SessionView
 from runlane_server.core.answers import Answer, RunFacts, SubmissionFacts
 from runlane_server.core.context import Context, Decision
@@ -28,7 +29,7 @@ class Limits:
     """Settings of the use cases.
 
     Attributes:
-        streams_max: Streams that are open at once.
+        streams_max: Event streams that are open at once.
         request_keep: How long a request record is kept, in microseconds.
         feeds_max: Feeds that are open at once; each is a stream, too.
         imports_max: Imports that go on at once.
@@ -36,6 +37,7 @@ class Limits:
         import_messages_max: Messages of one.
         import_runs_max: Runs of one.
         import_silence: Seconds between two of its requests.
+        waits_max: Calls that wait at once for the end of a run.
     """
 
     streams_max: int = 10_000
@@ -46,6 +48,7 @@ class Limits:
     import_messages_max: int = 10_000
     import_runs_max: int = 5_000
     import_silence: float = 60.0
+    waits_max: int = 10_000
 
 
 @dataclass(slots=True)
@@ -56,6 +59,8 @@ class Services:
         follower: Follows other servers on the same store; None: there can be none.
         quotas: None: no namespace has one.
         relay: Passes deltas on to them; likewise.
+        streams: The places of event streams.
+        waits: Those of waits for the end of a run.
         draining: No new work is taken.
         background: What goes on after the call that began it was cancelled.
     """
@@ -74,6 +79,15 @@ class Services:
     relay: Relay | None = None
     draining: bool = False
     background: set[asyncio.Task[Any]] = field(default_factory=set)
+    streams: Places = field(init=False)
+    waits: Places = field(init=False)
+
+    def __post_init__(self) -> None:
+        quotas = self.quotas
+        self.streams, self.waits = Places(self.limits.streams_max), Places(self.limits.waits_max)
+        if quotas is not None:
+            self.streams.count(quotas.open_stream, quotas.close_stream)
+            self.waits.count(quotas.open_wait, quotas.close_wait)
 
 
 class UseCase:

@@ -72,7 +72,13 @@ class Inputs(UseCase):
             )
         facts = result.answer.run
         if facts.phase is not Phase.TERMINAL and wait > 0:
-            row_now = await wait_for_end(self.services, key, facts.run_id, wait)
+            try:
+                row_now = await wait_for_end(self.services, key, facts.run_id, wait)
+            except Refused as refused:
+                # What was asked is done: without a place to wait it is answered at once.
+                if refused.reason is not Reason.STREAM_LIMIT:
+                    raise
+                row_now = None
             if row_now is not None:
                 facts = run_view(row_now).facts
         return result, facts

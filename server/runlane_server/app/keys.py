@@ -23,6 +23,7 @@ from runlane_server.core.keys import (
     proves,
 )
 from runlane_server.runtime.engine import Time
+from runlane_server.runtime.forever import forever
 from runlane_server.store.base import Store
 from runlane_server.store.errors import StoreError
 
@@ -128,6 +129,7 @@ class KeyRing:
                 next whole second.
         """
         self._reload_seconds = max(1, round(reload_seconds))
+        self._seconds = 0
         self._store = store
         self._clock = clock
         self._new_id = new_id
@@ -136,6 +138,8 @@ class KeyRing:
         self._lock = asyncio.Lock()
         self._ticking: asyncio.Task[None] | None = None
         self.on_tick: Callable[[int], None] | None = None
+        self.on_change: Callable[[ApiKey, str], None] | None = None
+        """Told of a key that a caller made or revoked, and of its actor."""
 
     # --- every call ----------------------------------------------------------
 
@@ -154,7 +158,7 @@ class KeyRing:
     async def start(self) -> None:
         """Takes in the keys of the store, and follows what becomes of them."""
         await self.reload()
-        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+        self._ticking = asyncio.get_running_loop().create_task(forever("keys", self._tick))
 
     async def close(self) -> None:
         """Follows no more."""
@@ -192,25 +196,23 @@ class KeyRing:
 
     async def _tick(self) -> None:
         """Ends, each second, the calls of keys that have expired; reads the store at times."""
-        seconds = 0
-        while True:
-            await asyncio.sleep(1)
-            now = self._clock.now()
-            for grant in list(self._grants.values()):
-                if 0 < grant.expire_time <= now:
-                    grant.end()
-            if self.on_tick is not None:
-                self.on_tick(now)
-            seconds += 1
-            if seconds % self._reload_seconds == 0:
-                # The store may be away; what is known of the keys stands meanwhile.
-                with suppress(StoreError):
-                    await self.reload()
+        await asyncio.sleep(1)
+        now = self._clock.now()
+        for grant in list(self._grants.values()):
+            if 0 < grant.expire_time <= now:
+                grant.end()
+        if self.on_tick is not None:
+            self.on_tick(now)
+        self._seconds += 1
+        if self._seconds % self._reload_seconds == 0:
+            # The store may be away; what is known of the keys stands meanwhile.
+            with suppress(StoreError):
+                await self.reload()
 
     # --- use cases -------------------------------------------------------------
 
-    async def create(self, grant: Grant, namespace: str, asked: NewKey) -> MadeKey:
-        """Makes a key; `namespace` is that of the call."""
+    async def create(self, grant: Grant, namespace: str, asked: NewKey, actor: str = "") -> MadeKey:
+        """Makes a key; `namespace` and `actor` are those of the call."""
         if not grant.opens(asked.namespace):
             raise Refused(
                 Reason.SCOPE_MISSING,
@@ -243,6 +245,8 @@ class KeyRing:
             )
             await self._store.save_api_key(key)
             self._grants[place_of(key_id)] = grant_of(key)
+            if self.on_change is not None:
+                self.on_change(key, actor)
             return MadeKey(key, secret)
 
     async def list(
@@ -261,8 +265,8 @@ class KeyRing:
         more = len(keys) > limit
         return Page(page, (page[-1].create_time, page[-1].key_id) if more else None)
 
-    async def revoke(self, grant: Grant, key_id: str) -> ApiKey:
-        """Ends a key, and the calls that last under it."""
+    async def revoke(self, grant: Grant, key_id: str, actor: str = "") -> ApiKey:
+        """Ends a key, and the calls that last under it; `actor` is that of the call."""
         async with self._lock:
             for key in await self._store.api_keys():
                 if key.key_id == key_id and grant.opens(key.namespace):
@@ -276,6 +280,8 @@ class KeyRing:
             held = self._grants.pop(place_of(key_id), None)
             if held is not None:
                 held.end()
+            if self.on_change is not None:
+                self.on_change(key, actor)
             return key
 
 

@@ -20,6 +20,7 @@ from runlane_server.runtime.bus import Bus
 from runlane_server.runtime.clock import StoreClock
 from runlane_server.runtime.dispatch import Dispatch
 from runlane_server.runtime.follower import Follower
+from runlane_server.runtime.forever import forever
 from runlane_server.runtime.quotas import Quotas
 from runlane_server.runtime.relay import Relay
 from runlane_server.runtime.roster import SharedDispatch
@@ -122,15 +123,15 @@ class App(Sessions, Inputs, Control, Execution, Archives, Queries, Feeds, Overvi
         else:
             await follower.look()
         self._timers.start()
-        loop = asyncio.get_running_loop()
-        self._upkeeping = [
-            loop.create_task(self._upkeep.forget_requests()),
-            loop.create_task(self._upkeep.listen()),
-        ]
+        works = {"requests": self._upkeep.forget_requests, "look": self._upkeep.listen}
         if follower is not None:
-            self._upkeeping.append(loop.create_task(follower.run()))
+            works["follower"] = follower.run
         if self.services.relay is not None:
-            self._upkeeping.append(loop.create_task(self.services.relay.run()))
+            works["relay"] = self.services.relay.run
+        self._upkeeping = [
+            asyncio.get_running_loop().create_task(forever(name, work))
+            for name, work in works.items()
+        ]
 
     async def load(self) -> None:
         """Takes in what the store holds, where nobody else writes it."""
@@ -175,7 +176,8 @@ class App(Sessions, Inputs, Control, Execution, Archives, Queries, Feeds, Overvi
             writes_waiting=services.engine.writes_waiting,
             store_away=services.engine.store_away,
             hot_sessions=services.engine.hot_sessions,
-            streams=services.bus.subscription_count,
+            streams=services.streams.taken,
+            waits=services.waits.taken,
             leases=services.dispatch.leased(),
             queued=queued,
             queued_oldest_seconds=(services.clock.now() - oldest) / 1_000_000 if oldest else 0.0,

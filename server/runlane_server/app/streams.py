@@ -179,20 +179,14 @@ class Streams(UseCase):
                 raise Refused(Reason.STREAM_ENDED)
 
     async def _limited(self, key: SessionKey, reader: "Reader[Frames]") -> AsyncIterator[Frames]:
-        services = self.services
-        if services.bus.subscription_count >= services.limits.streams_max:
-            raise Refused(Reason.STREAM_LIMIT, limit=str(services.limits.streams_max))
-        quotas = services.quotas
-        if quotas is not None:
-            quotas.open_stream(key.namespace)
-        subscription = services.bus.subscribe(key)
-        try:
-            async for frame in reader.frames(subscription):
-                yield frame
-        finally:
-            services.bus.unsubscribe(subscription)
-            if quotas is not None:
-                quotas.close_stream(key.namespace)
+        bus = self.services.bus
+        with self.services.streams.one(key.namespace):
+            subscription = bus.subscribe(key)
+            try:
+                async for frame in reader.frames(subscription):
+                    yield frame
+            finally:
+                bus.unsubscribe(subscription)
 
     async def _messages(
         self, key: SessionKey, events: list[tuple[int, StoredEvent]], through: int

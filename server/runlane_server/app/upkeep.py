@@ -9,14 +9,13 @@ from runlane_server.app.notices import Notices
 from runlane_server.core.model import Run
 from runlane_server.core.words import ActivationState, TimerKind
 from runlane_server.runtime.timers import Alarm
-from runlane_server.store.errors import told
+from runlane_server.store.errors import StoreError, told
 
 SWEEP_ROWS = 500
 SWEEP_SESSIONS = 16
 REQUEST_ROWS = 500
 REQUEST_INTERVAL = 60.0
 LISTEN_INTERVAL = 1.0
-FEED_INTERVAL = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -61,28 +60,20 @@ class Upkeep(UseCase):
         return lease_expire_time
 
     async def listen(self) -> None:
-        """Looks at the time and the store each second, for ever: see `runtime.hearing`."""
-        while True:
-            await asyncio.sleep(LISTEN_INTERVAL)
-            await self.services.engine.look()
-
-    async def wake_feeds(self) -> None:
-        """Wakes those who read feeds each second, for ever: others may write to the store."""
-        while True:
-            await asyncio.sleep(FEED_INTERVAL)
-            self.services.bus.wake_feeds()
+        """Looks at the time and the store each second: see `runtime.hearing`."""
+        await asyncio.sleep(LISTEN_INTERVAL)
+        await self.services.engine.look()
 
     async def forget_requests(self) -> None:
-        """Removes request records that are kept no longer, now and then, for ever."""
+        """Removes request records that are kept no longer, now and then."""
         services = self.services
-        while True:
-            await asyncio.sleep(REQUEST_INTERVAL)
-            before = services.clock.now() - services.limits.request_keep
-            try:
-                while await services.store.expire_requests(before, REQUEST_ROWS):
-                    pass
-            except Exception as error:  # noqa: BLE001 - tried again in a minute
-                log.warning("request records could not be removed", error=told(error))
+        await asyncio.sleep(REQUEST_INTERVAL)
+        before = services.clock.now() - services.limits.request_keep
+        try:
+            while await services.store.expire_requests(before, REQUEST_ROWS):
+                pass
+        except StoreError as error:  # tried again in a minute
+            log.warning("request records could not be removed", error=told(error))
 
 
 def _due_again(run: Run, kind: TimerKind) -> int | None:

@@ -310,6 +310,8 @@ class Gauges:
         store_away: The store takes no writes.
         hot_sessions: Whose state is kept in memory.
         queued: Activations that wait for an executor; those that back off do not.
+        streams: Event streams that are open.
+        waits: Calls that wait for the end of a run.
         notices: Not applied yet.
     """
 
@@ -317,6 +319,7 @@ class Gauges:
     store_away: bool
     hot_sessions: int
     streams: int
+    waits: int
     leases: int
     queued: int
     queued_oldest_seconds: float

@@ -1,6 +1,7 @@
 """Waiting for the end of a run: with a place at the session's hub, and no polling."""
 
 import asyncio
+from contextlib import ExitStack
 
 from runlane_server.app.base import Services
 from runlane_server.core.errors import Reason, Refused
@@ -17,7 +18,8 @@ async def wait_for_end(
     A reserved run id is waited for too: None where it still is one.
 
     Raises:
-        Refused: RUN_NOT_FOUND, or SUBMISSION_SETTLED where the run will never be.
+        Refused: RUN_NOT_FOUND, or SUBMISSION_SETTLED where the run will never be; STREAM_LIMIT
+            where it has not ended, and there is no place to wait.
     """
     subscription = services.bus.subscribe(key)
     over = seconds <= 0
@@ -29,6 +31,8 @@ async def wait_for_end(
         subscription.wake()
 
     timer = asyncio.get_running_loop().call_later(max(0.0, seconds), end)
+    place = ExitStack()
+    waits = False
     try:
         while True:
             row = await services.store.run(key.namespace, run_id)
@@ -38,9 +42,13 @@ async def wait_for_end(
                 await _expect_reserved(services, key.namespace, run_id)
             if services.draining or over:
                 return row
+            if not waits:
+                place.enter_context(services.waits.one(key.namespace))
+                waits = True
             await subscription.moved()
             subscription.take_tick()
     finally:
+        place.close()
         timer.cancel()
         services.bus.unsubscribe(subscription)
 

@@ -15,7 +15,7 @@ from runlane_server.settings import AgentConfig, DelegateConfig, McpConfig, Sett
 EMBEDDED_PREFIX = "embedded-"
 """How the id of every embedded executor begins: its leases end with its server."""
 
-# The longest that an agent waits before it looks for its tools again.
+# The longest that an agent waits before it is tried again.
 _RETRY_SECONDS = 30.0
 
 _LOG = structlog.get_logger(__name__)
@@ -129,19 +129,15 @@ class EmbeddedExecutor:
                 if attempt:
                     self._executors[place] = self._make(place, attempt)
                 await self._executors[place].run()
-                return
             except ToolError as error:
                 # A server of tools may come up after this one.
                 _LOG.warning("embedded_executor_waits", agent=agent, error=str(error))
             except (RunlaneError, ValueError) as error:
                 _LOG.error("embedded_executor_failed", agent=agent, error=str(error))
-                return
             except Exception as error:  # noqa: BLE001 - it must not go without a word
                 _LOG.error("embedded_executor_failed", agent=agent, error=type(error).__name__)
-                return
             with contextlib.suppress(TimeoutError):
-                pause = min(_RETRY_SECONDS, 2.0**attempt)
-                await asyncio.wait_for(self._draining.wait(), pause)
+                await asyncio.wait_for(self._draining.wait(), _pause(attempt))
             attempt += 1
 
     @staticmethod
@@ -154,6 +150,11 @@ class EmbeddedExecutor:
                 "embedded_executor_released", executor_id=executor.executor_id, why=repr(error)
             )
         await executor.aclose(release=True)
+
+
+def _pause(attempt: int) -> float:
+    """Returns how many seconds an agent waits after it failed for the n-th time, from 0."""
+    return min(_RETRY_SECONDS, 2.0 ** min(attempt, 10))
 
 
 def _delegate(config: DelegateConfig) -> Tool:

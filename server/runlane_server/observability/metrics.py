@@ -60,7 +60,8 @@ def _states(now: Gauges, info: ServerInfoView) -> Iterator[Metric]:
             now.writes_waiting,
         ),
         ("runlane_hot_sessions", "Sessions whose state is kept in memory.", now.hot_sessions),
-        ("runlane_streams", "Event streams and watches that are open.", now.streams),
+        ("runlane_streams", "Event streams that are open.", now.streams),
+        ("runlane_waits", "Calls that wait for the end of a run.", now.waits),
         ("runlane_leases", "Activations that executors have.", now.leases),
         ("runlane_activations_queued", "Activations that wait for an executor.", now.queued),
         (

@@ -16,6 +16,7 @@ from runlane_server.core.model import Delta, SessionKey
 from runlane_server.core.rows import EventType
 from runlane_server.core.words import DeltaKind
 from runlane_server.runtime.codec import decode_group
+from runlane_server.runtime.forever import forever
 from runlane_server.store.base import EventGroup
 
 GROUPS_BYTES = 256 * 1024
@@ -307,7 +308,7 @@ class Bus:
             self._feeds.add(hub)
         self.subscription_count += 1
         if self._ticker is None:
-            self._ticker = asyncio.get_running_loop().create_task(self._tick())
+            self._ticker = asyncio.get_running_loop().create_task(forever("ticks", self._tick))
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -411,9 +412,8 @@ class Bus:
             self._feeds.discard(hub)
 
     async def _tick(self) -> None:
-        while True:
-            for bucket in self._buckets:
-                await asyncio.sleep(self._interval)
-                for subscription in bucket:
-                    subscription.ticked = True
-                    subscription.wake()
+        for bucket in self._buckets:
+            await asyncio.sleep(self._interval)
+            for subscription in bucket:
+                subscription.ticked = True
+                subscription.wake()

@@ -152,6 +152,7 @@ class Quotas:
         self._max = namespaces_max
         self._rates: OrderedDict[str, _Rates] = OrderedDict()
         self._streams: Counter[str] = Counter()
+        self._waits: Counter[str] = Counter()
         every = [default, *own.values()]
         self._amounts: Amounts | None = None
         if any(quota.has_amounts for quota in every):
@@ -200,7 +201,7 @@ class Quotas:
             self._rates.popitem(last=False)
         return found
 
-    # --- streams -------------------------------------------------------------
+    # --- what stays open -----------------------------------------------------
 
     def open_stream(self, namespace: str) -> None:
         """Counts an event stream in, until `close_stream`.
@@ -208,21 +209,34 @@ class Quotas:
         Raises:
             Refused: STREAM_LIMIT: the namespace has as many as it may.
         """
-        limit = self.of(namespace).open_streams_max
-        if 0 < limit <= self._streams[namespace]:
-            raise Refused(
-                Reason.STREAM_LIMIT,
-                "the namespace has as many event streams as it may",
-                quota="open_streams_max",
-                limit=str(limit),
-            )
-        self._streams[namespace] += 1
+        self._open(self._streams, namespace, "event streams")
 
     def close_stream(self, namespace: str) -> None:
         """Counts an event stream out."""
-        self._streams[namespace] -= 1
-        if not self._streams[namespace]:
-            del self._streams[namespace]
+        _close(self._streams, namespace)
+
+    def open_wait(self, namespace: str) -> None:
+        """Counts a wait in, until `close_wait`: as many as event streams, and beside them.
+
+        Raises:
+            Refused: STREAM_LIMIT: the namespace has as many as it may.
+        """
+        self._open(self._waits, namespace, "waits")
+
+    def close_wait(self, namespace: str) -> None:
+        """Counts a wait out."""
+        _close(self._waits, namespace)
+
+    def _open(self, held: Counter[str], namespace: str, what: str) -> None:
+        limit = self.of(namespace).open_streams_max
+        if 0 < limit <= held[namespace]:
+            raise Refused(
+                Reason.STREAM_LIMIT,
+                f"the namespace has as many {what} as it may",
+                quota="open_streams_max",
+                limit=str(limit),
+            )
+        held[namespace] += 1
 
     # --- amounts -------------------------------------------------------------
 
@@ -243,6 +257,12 @@ class Quotas:
             ("stored_bytes_max", usage.size, quota.stored_bytes_max),
         ]
         return [one for one in found if one[2]]
+
+
+def _close(held: Counter[str], namespace: str) -> None:
+    held[namespace] -= 1
+    if not held[namespace]:
+        del held[namespace]
 
 
 def make_quotas(

@@ -71,16 +71,15 @@ class Relay:
         self._wake.set()
 
     async def run(self) -> None:
-        """Writes, for ever, a beat at a time."""
-        while True:
-            await self._wake.wait()
-            try:
-                await self.beat()
-            except StoreError as error:
-                log.debug("deltas are not passed on", error=told(error))
-            if not self._dirty and not self._written:
-                self._wake.clear()
-            await asyncio.sleep(BEAT_SECONDS)
+        """Writes a beat, once there is something to write."""
+        await self._wake.wait()
+        try:
+            await self.beat()
+        except StoreError as error:
+            log.debug("deltas are not passed on", error=told(error))
+        if not self._dirty and not self._written:
+            self._wake.clear()
+        await asyncio.sleep(BEAT_SECONDS)
 
     async def beat(self) -> None:
         """Writes what is new, and removes what is over."""

@@ -25,6 +25,7 @@ from runlane_server.core.rows import (
 )
 from runlane_server.core.words import TimerKind
 from runlane_server.runtime.engine import Time
+from runlane_server.runtime.forever import forever
 from runlane_server.runtime.stats import Stats
 from runlane_server.store.base import Due, LiveLease, QueuedActivation, StoredNotice, StoredTimer
 from runlane_server.store.errors import told
@@ -180,7 +181,7 @@ class Timers:
 
     def start(self) -> None:
         """Begins to fire."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(forever("timers", self._run))
 
     async def close(self) -> None:
         """Stops firing."""

@@ -27,7 +27,7 @@ _PLACE = re.compile(r"^records\[(\d+)\]")
 class KeysPort(Protocol):
     """What makes and ends API keys."""
 
-    async def create(self, grant: Grant, namespace: str, asked: NewKey, /) -> MadeKey:
+    async def create(self, grant: Grant, namespace: str, asked: NewKey, actor: str, /) -> MadeKey:
         """Makes a key."""
 
     async def list(
@@ -35,7 +35,7 @@ class KeysPort(Protocol):
     ) -> Page[ApiKey]:
         """Lists keys."""
 
-    async def revoke(self, grant: Grant, key_id: str, /) -> ApiKey:
+    async def revoke(self, grant: Grant, key_id: str, actor: str, /) -> ApiKey:
         """Ends a key."""
 
 
@@ -154,7 +154,7 @@ class AdminServicer:
             duration_micros(request.expire_duration, "expire_duration"),
             request.request_id,
         )
-        made = await self._keys.create(call.grant, call.namespace, asked)
+        made = await self._keys.create(call.grant, call.namespace, asked, call.client)
         return pb.CreateKeyResponse(
             key=api_key(made.key), secret=made.secret, replayed=not made.secret
         )
@@ -175,7 +175,7 @@ class AdminServicer:
     async def revoke_key(self, request: pb.RevokeKeyRequest, call: Call) -> pb.RevokeKeyResponse:
         """Ends an API key."""
         return pb.RevokeKeyResponse(
-            key=api_key(await self._keys.revoke(call.grant, request.key_id))
+            key=api_key(await self._keys.revoke(call.grant, request.key_id, call.client))
         )
 
     async def get_overview(

@@ -45,8 +45,6 @@ Answer = Message | bytes
 _OPEN_WHILE_DRAINING = frozenset(
     {"GetServerInfo", "Commit", "Heartbeat", "DrainExecutor", "StreamModelContext"}
 )
-# Streams that go on as long as their reader likes, and that it resumes.
-_ENDLESS = frozenset({"StreamEvents", "StreamRunEvents", "WatchActivation"})
 _READ_OUT_SECONDS = 1.0
 _MARGIN_SECONDS = 0.5
 _MARGIN_SHARE = 0.1
@@ -153,6 +151,12 @@ class Door:
             await asyncio.sleep(seconds)
 
 
+def is_endless(method: MethodDescriptor) -> bool:
+    """Tells whether a stream goes on as long as its reader likes, who then resumes it."""
+    follows = "follow" in method.input_type.fields_by_name
+    return method.server_streaming and (follows or method.name == "WatchActivation")
+
+
 def service_handler(
     service: ServiceDescriptor, servicer: object, door: Door
 ) -> grpc.GenericRpcHandler:
@@ -204,7 +208,7 @@ class _Entry:
         self.name = method.name
         self._identity = door.identity
         self._longest = door.longest
-        self._ends_itself = method.name in _ENDLESS
+        self._ends_itself = is_endless(method)
         path = f"{method.containing_service.name}/{method.name}"
         self._needed = SCOPES[path]
         self._quotas = None if path in EXEMPT else door.quotas

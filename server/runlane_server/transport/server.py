@@ -17,6 +17,7 @@ from runlane.v1 import (
     session_service_pb2,
 )
 
+from runlane_server.runtime.forever import forever
 from runlane_server.runtime.stats import Stats
 from runlane_server.transport.access import Identity
 from runlane_server.transport.admin import AdminServicer, KeysPort
@@ -142,6 +143,7 @@ class GrpcServer:
         self._app = app
         self._door = Door(identity, stats, app.quotas, tracing, settings.longest_call)
         self._health = health.aio.HealthServicer()
+        self._told = True
         self._watching: asyncio.Task[None] | None = None
         self._server = grpc.aio.server(options=_options(settings))
         servicers = (
@@ -194,7 +196,7 @@ class GrpcServer:
                 ports.append(self._server.add_insecure_port(address))
         await self._server.start()
         await self._tell(ready=True)
-        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        self._watching = asyncio.get_running_loop().create_task(forever("health", self._watch))
         return ports
 
     async def _tell(self, *, ready: bool) -> None:
@@ -204,18 +206,16 @@ class GrpcServer:
 
     async def _watch(self) -> None:
         """Keeps the health to what the app says."""
-        told = True
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            ready = self._app.ready()
-            if ready == told:
-                continue
-            told = ready
-            await self._tell(ready=ready)
-            if ready:
-                _log.info("serving again")
-            else:
-                _log.warning("not serving: the store takes no writes")
+        await asyncio.sleep(_LOOK_SECONDS)
+        ready = self._app.ready()
+        if ready == self._told:
+            return
+        await self._tell(ready=ready)
+        self._told = ready
+        if ready:
+            _log.info("serving again")
+        else:
+            _log.warning("not serving: the store takes no writes")
 
     async def drain(
         self, grace: float, finish: Callable[[], Awaitable[None]] | None = None

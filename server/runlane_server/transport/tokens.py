@@ -2,10 +2,12 @@
 
 import asyncio
 import hashlib
+import json
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import Request, urlopen
@@ -15,6 +17,7 @@ import structlog
 
 from runlane_server.access_settings import JwtConfig
 from runlane_server.app.keys import Grant
+from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.keys import Scope, scope_bits
 from runlane_server.runtime.engine import Time
 from runlane_server.transport.access import unknown
@@ -26,7 +29,10 @@ REFRESH_SECONDS = 600.0
 """Age after which the issuer's keys are read again: one that was withdrawn is taken no longer."""
 
 RETRY_SECONDS = 10.0
-"""The least time between two reads, whatever key a token names."""
+"""The least time between two reads, whatever key a token names; and that after one that failed."""
+
+TELL_SECONDS = 60.0
+"""How often the log says that tokens are refused for one reason."""
 
 _FETCH_SECONDS = 5.0
 _FETCH_BYTES_MAX = 1024 * 1024
@@ -64,8 +70,11 @@ class JwtTokens:
         self._clock = clock
         self._read = read or read_keys
         self._monotonic = monotonic
-        self._keys: dict[str, jwt.PyJWK] = {}
+        self._keys: dict[str, Any] = {}
         self._read_at = float("-inf")
+        # Why the keys could not be read when that was tried last; empty: they could.
+        self._away = ""
+        self._told: dict[str, float] = {}
         self._lock = asyncio.Lock()
         self._refreshing: asyncio.Task[None] | None = None
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
@@ -82,7 +91,7 @@ class JwtTokens:
         try:
             header = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, ValueError):
-            raise unknown() from None
+            raise self._refusal("no token") from None
         kid = str(header.get("kid", ""))
         if kid not in self._keys:
             await self.refresh()
@@ -90,7 +99,7 @@ class JwtTokens:
             return
         key = self._keys.get(kid)
         if key is None:
-            raise unknown()
+            raise self._unreadable() if self._away else self._refusal("unknown key")
         config = self._config
         try:
             claims: Mapping[str, Any] = jwt.decode(
@@ -102,11 +111,11 @@ class JwtTokens:
                 leeway=_LEEWAY_SECONDS,
                 options={"require": ["exp", "iss", "aud"]},
             )
-        except jwt.PyJWTError:
-            raise unknown() from None
+        except (jwt.PyJWTError, TypeError, ValueError, OverflowError) as error:
+            raise self._refusal(type(error).__name__) from None
         grant = self._grant(claims)
         if grant.expire_time <= self._clock.now():
-            raise unknown()
+            raise self._refusal(jwt.ExpiredSignatureError.__name__)
         self._known[_digest(token)] = _Known(grant, kid)
         if len(self._known) > KNOWN_MAX:
             # What lasts under a token must be found again when it expires.
@@ -122,10 +131,14 @@ class JwtTokens:
             self._read_at = self._monotonic()
             try:
                 keys = _parse(await asyncio.to_thread(self._read, self._config))
-            except (OSError, ValueError, jwt.PyJWTError) as error:
-                _log.warning("the issuer's keys cannot be read", error=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever answers there, the server goes on
+                before, self._away = self._away, _why(error)
+                if self._away != before:
+                    _log.warning("the issuer's keys cannot be read", error=self._away)
                 return
-            self._keys = keys
+            if self._away:
+                _log.info("the issuer's keys are read again")
+            self._keys, self._away = keys, ""
             for digest, one in list(self._known.items()):
                 if one.kid not in keys:
                     del self._known[digest]
@@ -133,13 +146,31 @@ class JwtTokens:
 
     def tick(self, now: int) -> None:
         """Forgets what has expired, and ends what lasts under it; reads old keys again."""
-        old = self._monotonic() - self._read_at > REFRESH_SECONDS
+        age = RETRY_SECONDS if self._away else REFRESH_SECONDS
+        old = self._monotonic() - self._read_at > age
         if old and (self._refreshing is None or self._refreshing.done()):
             self._refreshing = asyncio.get_running_loop().create_task(self.refresh())
         for digest, one in list(self._known.items()):
             if one.grant.expire_time <= now:
                 del self._known[digest]
                 one.grant.end()
+
+    def _refusal(self, why: str) -> Refused:
+        """Returns the refusal of a token; the log says why, now and then, and holds none of it."""
+        now = self._monotonic()
+        if now - self._told.get(why, float("-inf")) >= TELL_SECONDS:
+            self._told[why] = now
+            _log.info("token refused", why=why)
+        return unknown()
+
+    def _unreadable(self) -> Refused:
+        """Returns the refusal of a token that nobody can judge now."""
+        left = self._read_at + RETRY_SECONDS - self._monotonic()
+        return Refused(
+            Reason.STORE_UNAVAILABLE,
+            "the keys that prove the credential cannot be read now",
+            retry_milliseconds=max(1000, round(left * 1000)),
+        )
 
     def _grant(self, claims: Mapping[str, Any]) -> Grant:
         config = self._config
@@ -148,8 +179,10 @@ class JwtTokens:
         if config.namespace_claim not in claims and config.namespace:
             namespaces = (config.namespace,)
         name = claims.get(config.name_claim)
-        if not namespaces or not isinstance(name, str) or not name:
-            raise unknown()
+        if not namespaces:
+            raise self._refusal("no namespace")
+        if not isinstance(name, str) or not name:
+            raise self._refusal("no name")
         scopes = [
             Scope[word.removeprefix(config.scope_prefix).upper()]
             for word in _words(claims.get(config.scope_claim))
@@ -181,10 +214,33 @@ def read_keys(config: JwtConfig) -> bytes:
     return found
 
 
-def _parse(data: bytes) -> dict[str, jwt.PyJWK]:
-    """Returns keys by their kid; a lone key needs none."""
-    found = jwt.PyJWKSet.from_json(data.decode())
-    return {key.key_id or "": key for key in found.keys}
+def _parse(data: bytes) -> dict[str, Any]:
+    """Returns keys by their kid; a lone key needs none. Those of no use are left out.
+
+    Raises:
+        ValueError: There is none.
+    """
+    whole = json.loads(data)
+    listed = whole.get("keys") if isinstance(whole, dict) else None
+    found: dict[str, Any] = {}
+    for one in listed if isinstance(listed, list) else ():
+        with suppress(jwt.PyJWTError):
+            key = jwt.PyJWK(one) if isinstance(one, dict) else None
+            if key is not None:
+                # An RSA key that names no algorithm is fit for all of RSA; as a JWK it would be
+                # for RS256 alone.
+                bare = key.key_type == "RSA" and not one.get("alg")
+                found[key.key_id or ""] = key.key if bare else key
+    if not found:
+        raise ValueError("there is no usable key in what was read")
+    return found
+
+
+def _why(error: Exception) -> str:
+    """Returns what the log may say of a failed read: no text of a stranger."""
+    if isinstance(error, OSError) or type(error) is ValueError:
+        return str(error)
+    return type(error).__name__
 
 
 def _words(claim: object) -> list[str]:

@@ -10,6 +10,7 @@ from runlane_server.app.keys import NO_GRANT, KeyRing, NewKey, grant_of
 from runlane_server.core import keys as core
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.keys import ALL_SCOPES, Scope, place_in, proves, scope_bits, scopes_of
+from runlane_server.runtime import forever as forever_module
 
 pytestmark = pytest.mark.asyncio
 SECOND = 1_000_000
@@ -92,7 +93,7 @@ async def test_a_key_expires_and_what_lasts_under_it_is_ended(parts):
     grant = ring.find(made.secret)
     call = asyncio.create_task(asyncio.sleep(60))
     grant.calls.add(call)
-    ring._ticking = asyncio.create_task(ring._tick())
+    await ring.start()
     clock.time += 5 * SECOND - 1
     assert ring.find(made.secret) is grant
     clock.time += 1
@@ -187,3 +188,40 @@ async def test_scopes_are_a_set_of_numbers():
     assert not grant_of(replace(key, namespace="a")).opens("*")
     assert place_in("rlk_") == ""
     assert not proves("x", b"")
+
+
+async def test_keys_are_followed_also_after_a_fault(parts, monkeypatch):
+    """Whatever a read of the store ends with, revocations are taken in by the next."""
+    ring, store, clock = parts
+    made = await ring.create(NO_GRANT, "default", new())
+    follower = KeyRing(store, clock, str, reload_seconds=1)
+    await follower.start()
+    call = asyncio.create_task(asyncio.sleep(60))
+    follower.find(made.secret).calls.add(call)
+    read = store.api_keys
+
+    async def fails():
+        store.api_keys = read
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(forever_module, "PAUSE_SECONDS", 0)
+    await ring.revoke(NO_GRANT, made.key.key_id)
+    store.api_keys = fails
+    await asyncio.wait([call], timeout=10)
+    assert call.cancelled()
+    assert store.api_keys is not fails
+    await follower.close()
+
+
+async def test_who_made_and_who_revoked_a_key_is_told_once(parts):
+    ring, _, _ = parts
+    told = []
+    ring.on_change = lambda key, actor: told.append((key.key_id, bool(key.revoke_time), actor))
+    for _ in range(2):
+        made = await ring.create(NO_GRANT, "default", new(request_id="r"), "client:root")
+    for _ in range(2):
+        await ring.revoke(NO_GRANT, made.key.key_id, "client:other")
+    assert told == [
+        (made.key.key_id, False, "client:root"),
+        (made.key.key_id, True, "client:other"),
+    ]

@@ -146,6 +146,22 @@ def test_streams_are_counted_by_namespace():
     assert not one._streams, "a namespace that reads nothing takes no memory"
 
 
+def test_a_namespace_may_wait_as_often_as_it_may_read_and_beside_it():
+    one = quotas(Quota(open_streams_max=1), b=Quota())
+    one.open_stream("a")
+    one.open_wait("a")
+    refused = refusal(one.open_wait, "a")
+    assert refused.reason is Reason.STREAM_LIMIT
+    assert refused.metadata == {"quota": "open_streams_max", "limit": "1"}
+    one.open_wait("b")
+    one.open_wait("b")
+    one.close_wait("a")
+    one.open_wait("a")
+    for namespace in "abb":
+        one.close_wait(namespace)
+    assert not one._waits, "a namespace that waits for nothing takes no memory"
+
+
 @pytest.mark.asyncio
 async def test_a_toll_without_amounts_admits_all():
     toll = quotas(Quota(requests_per_second=1)).write("a")

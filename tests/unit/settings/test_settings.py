@@ -12,6 +12,7 @@ from runlane_server.settings import (
     is_local,
     load,
 )
+from runlane_server.transport.server import GrpcSettings, _options
 
 
 @pytest.fixture(autouse=True)
@@ -418,3 +419,66 @@ def test_a_quota_of_a_namespace_has_the_rest_from_that_of_all(monkeypatch, tmp_p
 )
 def test_a_quota_that_is_wrong_is_refused(tmp_path, text, told):
     assert told in refusal(write(tmp_path / "r.toml", text))
+
+
+def test_every_number_has_an_upper_bound():
+    """Above some number a clock, a C int or a 64-bit field overflows: in the start, or later."""
+
+    def numbers(node: object, path: str):
+        if isinstance(node, dict):
+            if node.get("type") in {"integer", "number"}:
+                yield path, node
+            for key, value in node.items():
+                yield from numbers(value, f"{path}.{key}")
+        elif isinstance(node, list):
+            for value in node:
+                yield from numbers(value, path)
+
+    found = list(numbers(Settings.model_json_schema(), ""))
+    assert len(found) > 40
+    free = [path for path, one in found if not {"maximum", "exclusiveMaximum"} & one.keys()]
+    assert free == []
+
+
+def test_the_largest_limits_of_connections_fit_gRPC():
+    schema = Settings.model_json_schema()["properties"]
+
+    def most(name: str) -> int:
+        return schema[f"{name}_seconds"]["maximum"]
+
+    settings = GrpcSettings(
+        max_connection_age=most("max_connection_age"),
+        max_connection_age_grace=most("max_connection_age_grace"),
+        keepalive=most("keepalive"),
+        keepalive_timeout=most("keepalive_timeout"),
+    )
+    assert [name for name, value in _options(settings) if value >= 2**31] == []
+
+
+KUBERNETES = {
+    "RUNLANE_SERVICE_HOST": "10.0.0.1",
+    "RUNLANE_SERVICE_PORT": "7480",
+    "RUNLANE_SERVICE_PORT_GRPC": "7480",
+    "RUNLANE_PORT": "tcp://10.0.0.1:7480",
+    "RUNLANE_PORT_7480_TCP": "tcp://10.0.0.1:7480",
+    "RUNLANE_PORT_7480_TCP_PROTO": "tcp",
+    "RUNLANE_PORT_7480_TCP_PORT": "7480",
+    "RUNLANE_PORT_7480_TCP_ADDR": "10.0.0.1",
+    "RUNLANE_DB_SERVICE_HOST": "10.0.0.2",
+    "RUNLANE_DB_SERVICE_PORT": "5432",
+    "RUNLANE_DB_PORT": "tcp://10.0.0.2:5432",
+    "RUNLANE_DB_PORT_5432_TCP_ADDR": "10.0.0.2",
+}
+
+
+def test_what_kubernetes_tells_of_services_named_like_us_is_no_setting(monkeypatch):
+    for name, value in KUBERNETES.items():
+        monkeypatch.setenv(name, value)
+    assert load() == Settings()
+    for name in ("RUNLANE_DB_URL", "RUNLANE_PORTS", "RUNLANE_SERVICE", "RUNLANE_HTTP_PORT"):
+        monkeypatch.setenv(name, "x")
+        assert refusal() == f"{name}: there is no such setting"
+        monkeypatch.delenv(name)
+    # Where there is no such service, it was meant for a setting.
+    monkeypatch.delenv("RUNLANE_SERVICE_HOST")
+    assert "there is no such setting" in refusal()

@@ -4,10 +4,32 @@ import asyncio
 
 import pytest
 from runlane_server.core.errors import Reason, Refused
-from runlane_server.transport.binding import _ended
+from runlane_server.transport.binding import _ended, is_endless
+from runlane_server.transport.server import SERVICES
 
 pytestmark = pytest.mark.asyncio
 LONG = 3600
+
+
+ENDLESS = {"StreamEvents", "StreamRunEvents", "StreamFeed", "WatchActivation"}
+END_WITH_WHAT_THERE_IS = {
+    "StreamMessages",
+    "GetHistoryAtRun",
+    "ExportSession",
+    "StreamModelContext",
+}
+
+
+async def test_every_stream_that_may_follow_is_ended_by_the_server():
+    """Whoever declares a stream decides here whether it has an end of its own."""
+    streams = {
+        method.name: is_endless(method)
+        for service in SERVICES
+        for method in service.methods
+        if method.server_streaming
+    }
+    assert {name for name, endless in streams.items() if endless} == ENDLESS
+    assert streams.keys() == ENDLESS | END_WITH_WHAT_THERE_IS
 
 
 class Frames:

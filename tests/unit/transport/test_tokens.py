@@ -3,7 +3,9 @@
 import asyncio
 import json
 import time
+from http.client import BadStatusLine
 
+import grpc
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -12,7 +14,9 @@ from runlane_server.access_settings import JwtConfig
 from runlane_server.core.errors import Reason, Refused
 from runlane_server.core.keys import Scope, scope_bits
 from runlane_server.transport import tokens as module
+from runlane_server.transport.errors import status_of
 from runlane_server.transport.tokens import JwtTokens, read_keys
+from structlog.testing import capture_logs
 
 pytestmark = pytest.mark.asyncio
 ISSUER = {"issuer": "https://issuer.example", "audience": "runlane", "jwks": "keys.json"}
@@ -33,13 +37,16 @@ class Issuer:
     def __init__(self):
         self.keys = [public(RSA, "rsa"), public(EC, "ec")]
         self.reads = 0
-        self.away = False
+        self.away: Exception | None = None
         self.now = 0.0
+        self.body = b""
 
     def read(self, _config) -> bytes:
         self.reads += 1
         if self.away:
-            raise OSError("away")
+            raise self.away
+        if self.body:
+            return self.body
         return json.dumps({"keys": self.keys}).encode()
 
     def token(self, key=RSA, kid: str = "rsa", algorithm: str = "RS256", drop=(), **claims) -> str:
@@ -173,16 +180,129 @@ async def test_a_key_that_is_withdrawn_opens_nothing_more():
         await tokens.prove(one)
     del issuer.keys[1]
     issuer.now += module.REFRESH_SECONDS + 1
-    issuer.away = True
+    issuer.away = OSError("away")
     tokens.tick(0)
     await tokens._refreshing
     assert tokens.known(token) is not None
-    issuer.away = False
-    issuer.now += module.REFRESH_SECONDS + 1
+    issuer.away = None
+    # A read that failed is made again soon, not when the keys are old again.
+    issuer.now += module.RETRY_SECONDS + 1
     tokens.tick(0)
     await tokens._refreshing
     assert tokens.known(token) is None
     assert tokens.known(stays) is not None
+
+
+BAD = {
+    "a list": b"[]",
+    "null": b"null",
+    "no object in it": b'{"keys": [null, 3, []]}',
+    "keys that are none": b'{"keys": {"a": 1}}',
+    "keys of no use": b'{"keys": [{"kty": "RSA"}, {"kty": "none"}]}',
+    "no key": b'{"keys": []}',
+    "no JSON": b"<html>",
+    "no UTF-8": b"\xff\xfe",
+    "nested deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_a_reply_that_is_no_key_set_leaves_the_last_keys_and_is_said_once(name):
+    issuer = Issuer()
+    tokens = made(issuer)
+    await tokens.prove(issuer.token())
+    issuer.body = BAD[name]
+    with capture_logs() as lines:
+        for _ in range(3):
+            issuer.now += module.REFRESH_SECONDS + 1
+            tokens.tick(0)
+            await tokens._refreshing
+        await tokens.prove(issuer.token(jti="2"))
+        issuer.body = b""
+        issuer.now += module.RETRY_SECONDS + 1
+        tokens.tick(0)
+        await tokens._refreshing
+    assert [one["event"] for one in lines] == [
+        "the issuer's keys cannot be read",
+        "the issuer's keys are read again",
+    ]
+
+
+@pytest.mark.parametrize("error", [OSError("away"), BadStatusLine("SSH-2.0-x"), KeyError("x")])
+async def test_while_the_keys_cannot_be_read_a_token_may_come_again(error):
+    issuer = Issuer()
+    issuer.away = error
+    tokens = made(issuer)
+    with capture_logs() as lines:
+        await tokens.refresh()
+        issuer.now += 4
+        with pytest.raises(Refused) as caught:
+            await tokens.prove(issuer.token())
+    assert caught.value.reason is Reason.STORE_UNAVAILABLE
+    assert caught.value.retry_milliseconds == (module.RETRY_SECONDS - 4) * 1000
+    assert issuer.reads == 1
+    assert "SSH-2.0" not in str(lines)
+    status = status_of(caught.value, "GetSession")
+    assert status.code is grpc.StatusCode.UNAVAILABLE
+    issuer.away = None
+    issuer.now += module.RETRY_SECONDS
+    await tokens.prove(issuer.token())
+    # Now it is known which keys there are, and an unknown one is refused for good.
+    await refused(tokens, issuer.token(OTHER, "new", "ES256"))
+
+
+RSA_ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]
+
+
+@pytest.mark.parametrize("algorithm", RSA_ALGORITHMS)
+async def test_an_rsa_key_that_names_no_algorithm_is_fit_for_those_that_are_set(algorithm):
+    issuer = Issuer()
+    for key in issuer.keys:
+        del key["alg"]
+    tokens = made(issuer, algorithms=[algorithm, "ES256"])
+    for token in (issuer.token(algorithm=algorithm), issuer.token(EC, "ec", "ES256")):
+        await tokens.prove(token)
+        assert tokens.known(token) is not None
+    for other in RSA_ALGORITHMS:
+        if other != algorithm:
+            await refused(tokens, issuer.token(algorithm=other))
+    # A token that names one key and is signed with another.
+    await refused(tokens, issuer.token(EC, "rsa", "ES256"))
+    await refused(tokens, issuer.token(RSA, "ec", algorithm))
+    await refused(tokens, issuer.token("x" * 64, "rsa", "HS256"))
+
+
+async def test_the_log_says_why_tokens_are_refused_now_and_then_and_holds_none_of_them():
+    issuer = Issuer()
+    tokens = made(issuer)
+    wrong = [
+        issuer.token(aud="other"),
+        issuer.token(iss="https://other.example"),
+        issuer.token(exp=1),
+        issuer.token(OTHER, "ec", "ES256"),
+        issuer.token(OTHER, "new", "ES256"),
+        issuer.token(runlane_namespace="*"),
+        issuer.token(drop=["sub"]),
+        "x",
+    ]
+    with capture_logs() as lines:
+        for _ in range(3):
+            for token in wrong:
+                await refused(tokens, token)
+        issuer.now += module.TELL_SECONDS
+        await refused(tokens, wrong[0])
+    assert [one["why"] for one in lines if one["event"] == "token refused"] == [
+        "InvalidAudienceError",
+        "InvalidIssuerError",
+        "ExpiredSignatureError",
+        "InvalidSignatureError",
+        "unknown key",
+        "no namespace",
+        "no name",
+        "no token",
+        "InvalidAudienceError",
+    ]
+    assert {key for one in lines for key in one} == {"event", "log_level", "why"}
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch):

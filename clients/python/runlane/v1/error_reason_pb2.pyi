@@ -121,9 +121,9 @@ class _ErrorReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ErrorReaso
     a second than it may: then RetryInfo says when to try again. Metadata: limit, quota.
     """
     ERROR_REASON_STREAM_LIMIT: _ErrorReason.ValueType  # 72
-    """RESOURCE_EXHAUSTED: the server has as many streams, feeds or imports as it takes, or the
-    namespace as many streams as it may have. Metadata: limit, quota (absent where it is the
-    server's limit).
+    """RESOURCE_EXHAUSTED: the server has as many streams, waits, feeds or imports as it takes,
+    or the namespace as many streams or waits as it may have. Metadata: limit, quota (absent
+    where it is the server's limit).
     """
     ERROR_REASON_MESSAGE_TOO_LARGE: _ErrorReason.ValueType  # 73
     """RESOURCE_EXHAUSTED: content, or an archive, is over the limit. Metadata: size_bytes, limit_bytes."""
@@ -145,7 +145,7 @@ class _ErrorReasonEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_ErrorReaso
     """
     ERROR_REASON_STORE_UNAVAILABLE: _ErrorReason.ValueType  # 102
     """UNAVAILABLE: the store did not take or give the data. Whether a write was made is settled by
-    its request_id.
+    its request_id. Also where the issuer's keys, which prove a token, cannot be read now.
     """
     ERROR_REASON_STORE_CORRUPT: _ErrorReason.ValueType  # 111
     """DATA_LOSS: what the store holds fails its checks. Metadata: incident_id."""
@@ -258,9 +258,9 @@ ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 71
 a second than it may: then RetryInfo says when to try again. Metadata: limit, quota.
 """
 ERROR_REASON_STREAM_LIMIT: ErrorReason.ValueType  # 72
-"""RESOURCE_EXHAUSTED: the server has as many streams, feeds or imports as it takes, or the
-namespace as many streams as it may have. Metadata: limit, quota (absent where it is the
-server's limit).
+"""RESOURCE_EXHAUSTED: the server has as many streams, waits, feeds or imports as it takes,
+or the namespace as many streams or waits as it may have. Metadata: limit, quota (absent
+where it is the server's limit).
 """
 ERROR_REASON_MESSAGE_TOO_LARGE: ErrorReason.ValueType  # 73
 """RESOURCE_EXHAUSTED: content, or an archive, is over the limit. Metadata: size_bytes, limit_bytes."""
@@ -282,7 +282,7 @@ which nothing came for too long; begin it again.
 """
 ERROR_REASON_STORE_UNAVAILABLE: ErrorReason.ValueType  # 102
 """UNAVAILABLE: the store did not take or give the data. Whether a write was made is settled by
-its request_id.
+its request_id. Also where the issuer's keys, which prove a token, cannot be read now.
 """
 ERROR_REASON_STORE_CORRUPT: ErrorReason.ValueType  # 111
 """DATA_LOSS: what the store holds fails its checks. Metadata: incident_id."""

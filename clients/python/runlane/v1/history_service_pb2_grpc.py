@@ -164,7 +164,8 @@ class HistoryServiceServicer(object):
 
     def WaitRun(self, request, context):
         """Waits for a run to end. A reserved run id is waited for too; fails with
-        SUBMISSION_SETTLED where its submission failed or was withdrawn, and with RUN_NOT_FOUND.
+        SUBMISSION_SETTLED where its submission failed or was withdrawn, with RUN_NOT_FOUND, and
+        with STREAM_LIMIT where it has not ended and there is no place to wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,7 +48,8 @@ class HistoryServiceStub:
     """Reads a run. Fails with RUN_NOT_FOUND."""
     WaitRun: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.WaitRunRequest, _history_service_pb2.WaitRunResponse]
     """Waits for a run to end. A reserved run id is waited for too; fails with
-    SUBMISSION_SETTLED where its submission failed or was withdrawn, and with RUN_NOT_FOUND.
+    SUBMISSION_SETTLED where its submission failed or was withdrawn, with RUN_NOT_FOUND, and
+    with STREAM_LIMIT where it has not ended and there is no place to wait.
     """
     ListSubmissions: _grpc.UnaryUnaryMultiCallable[_history_service_pb2.ListSubmissionsRequest, _history_service_pb2.ListSubmissionsResponse]
     """Lists the submissions of a session, ascending by acceptance. Fails with
@@ -128,7 +129,8 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     """Reads a run. Fails with RUN_NOT_FOUND."""
     WaitRun: _aio.UnaryUnaryMultiCallable[_history_service_pb2.WaitRunRequest, _history_service_pb2.WaitRunResponse]  # type: ignore[assignment]
     """Waits for a run to end. A reserved run id is waited for too; fails with
-    SUBMISSION_SETTLED where its submission failed or was withdrawn, and with RUN_NOT_FOUND.
+    SUBMISSION_SETTLED where its submission failed or was withdrawn, with RUN_NOT_FOUND, and
+    with STREAM_LIMIT where it has not ended and there is no place to wait.
     """
     ListSubmissions: _aio.UnaryUnaryMultiCallable[_history_service_pb2.ListSubmissionsRequest, _history_service_pb2.ListSubmissionsResponse]  # type: ignore[assignment]
     """Lists the submissions of a session, ascending by acceptance. Fails with
@@ -235,7 +237,8 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_history_service_pb2.WaitRunResponse, _abc.Awaitable[_history_service_pb2.WaitRunResponse]]:
         """Waits for a run to end. A reserved run id is waited for too; fails with
-        SUBMISSION_SETTLED where its submission failed or was withdrawn, and with RUN_NOT_FOUND.
+        SUBMISSION_SETTLED where its submission failed or was withdrawn, with RUN_NOT_FOUND, and
+        with STREAM_LIMIT where it has not ended and there is no place to wait.
         """
 
     @_abc_1.abstractmethod

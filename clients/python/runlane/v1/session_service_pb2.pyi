@@ -799,8 +799,8 @@ class InterruptRunRequest(message.Message):
     """Makes the call idempotent; empty = none."""
     @builtins.property
     def wait_duration(self) -> duration_pb2.Duration:
-        """How long to wait for the run to end: 0 (default) to 300 s. The answer comes earlier where
-        the call's deadline is near, with what is true then.
+        """How long to wait for the run to end: 0 (default) to 300 s. The answer comes earlier, with
+        what is true then, where the call's deadline is near or there is no place to wait.
         """
 
     def __init__(

@@ -298,9 +298,9 @@ export enum ErrorReason {
   QUOTA_EXCEEDED = 71,
 
   /**
-   * RESOURCE_EXHAUSTED: the server has as many streams, feeds or imports as it takes, or the
-   * namespace as many streams as it may have. Metadata: limit, quota (absent where it is the
-   * server's limit).
+   * RESOURCE_EXHAUSTED: the server has as many streams, waits, feeds or imports as it takes,
+   * or the namespace as many streams or waits as it may have. Metadata: limit, quota (absent
+   * where it is the server's limit).
    *
    * @generated from enum value: ERROR_REASON_STREAM_LIMIT = 72;
    */
@@ -359,7 +359,7 @@ export enum ErrorReason {
 
   /**
    * UNAVAILABLE: the store did not take or give the data. Whether a write was made is settled by
-   * its request_id.
+   * its request_id. Also where the issuer's keys, which prove a token, cannot be read now.
    *
    * @generated from enum value: ERROR_REASON_STORE_UNAVAILABLE = 102;
    */

@@ -1517,7 +1517,8 @@ export const HistoryService: GenService<{
   },
   /**
    * Waits for a run to end. A reserved run id is waited for too; fails with
-   * SUBMISSION_SETTLED where its submission failed or was withdrawn, and with RUN_NOT_FOUND.
+   * SUBMISSION_SETTLED where its submission failed or was withdrawn, with RUN_NOT_FOUND, and
+   * with STREAM_LIMIT where it has not ended and there is no place to wait.
    *
    * @generated from rpc runlane.v1.HistoryService.WaitRun
    */

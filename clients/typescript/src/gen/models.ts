@@ -1728,8 +1728,8 @@ export interface InterruptRunRequest {
   /** For people; at most 1 KiB. */
   readonly reason: string;
   /**
-   * How long to wait for the run to end: 0 (default) to 300 s. The answer comes earlier where
-   * the call's deadline is near, with what is true then.
+   * How long to wait for the run to end: 0 (default) to 300 s. The answer comes earlier, with
+   * what is true then, where the call's deadline is near or there is no place to wait.
    */
   readonly waitDurationSeconds?: number;
   /** Makes the call idempotent; empty = none. */

@@ -823,8 +823,8 @@ export type InterruptRunRequest = Message<"runlane.v1.InterruptRunRequest"> & {
   reason: string;
 
   /**
-   * How long to wait for the run to end: 0 (default) to 300 s. The answer comes earlier where
-   * the call's deadline is near, with what is true then.
+   * How long to wait for the run to end: 0 (default) to 300 s. The answer comes earlier, with
+   * what is true then, where the call's deadline is near or there is no place to wait.
    *
    * @generated from field: google.protobuf.Duration wait_duration = 4;
    */
