@@ -213,13 +213,14 @@ class EventStream(Resuming[StreamItem]):
         elif kind == "bookmark":
             self._move(frame.bookmark.sequence, by_event=False)
         elif kind == "deltas":
-            self._buffer.extend(delta_from_pb(delta) for delta in frame.deltas.deltas)
+            for delta in frame.deltas.deltas:
+                self._append(delta_from_pb(delta))
         elif kind == "control":
-            self._buffer.append(control_from_pb(frame.control))
+            self._append(control_from_pb(frame.control))
 
     def _append(self, item: StreamItem) -> None:
         # What was read before this frame was yielded, or filtered out.
-        if not self._buffer and isinstance(item, Delta):
+        if not self._buffer and not isinstance(item, Event):
             self._yielded = self._received or 0
         self._buffer.append(item)
         if isinstance(item, SessionEvent) and item.kind is SessionEventKind.SESSION_DELETED:
