@@ -13,7 +13,7 @@ import grpc.aio
 from runlane._calls import Caller
 from runlane._enums import SessionEventKind
 from runlane._event_convert import control_from_pb, delta_from_pb, event_from_pb
-from runlane._event_models import AnyEvent, Delta, Event, SessionEvent, StreamItem
+from runlane._event_models import AnyEvent, Event, SessionEvent, StreamItem
 from runlane._retry import STREAM_DEADLINE, STREAM_SILENCE, delay, reopenable
 from runlane.errors import ServiceError, StreamGapError, TransportError, from_rpc_error
 from runlane.v1 import admin_service_pb2 as admin_pb
