@@ -2,16 +2,32 @@
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 
+import { create, type MessageShape } from "@bufbuild/protobuf";
+
 import { Linked, Signal, sleep } from "../async.js";
 import type { Caller } from "../caller.js";
 import type { Client } from "../client.js";
-import { ArgumentError, RunlaneError, ServiceError, TransportError } from "../errors.js";
-import type { LeasedActivation, PollActivationResponse } from "../gen/models.js";
-import { ExecutorService } from "../gen/executor_service_pb.js";
+import {
+  ArgumentError,
+  RunlaneError,
+  ServiceError,
+  TransportError,
+  UnsafeIntegerError,
+} from "../errors.js";
+import type { LeasedActivation } from "../gen/models.js";
+import {
+  CommitRequestSchema,
+  ExecutorService,
+  LeasedActivationSchema,
+  PollActivationRequestSchema,
+  type PollActivationResponseSchema,
+} from "../gen/executor_service_pb.js";
+import { RunFailure_Reason } from "../gen/run_pb.js";
 import { newRequestId } from "../ids.js";
+import { fromPlain, toPlain } from "../plain.js";
 import { delaySeconds } from "../policy.js";
 import { ActivationWork } from "./activation.js";
-import type { Log } from "./lease.js";
+import { kindOf, type Log } from "./lease.js";
 import type { Agent } from "./model.js";
 import { Toolbox } from "./tools.js";
 
@@ -198,16 +214,17 @@ export class Executor {
       this.#unreached(failure);
     };
     for (let failures = 1; ; failures += 1) {
-      let answer: PollActivationResponse;
+      let told: MessageShape<typeof PollActivationResponseSchema>;
       try {
         const { pollActivation } = ExecutorService.method;
-        answer = await this.#caller.unary(pollActivation, request, { signal, onRepeat });
+        const message = fromPlain(PollActivationRequestSchema, request);
+        told = await this.#caller.message(pollActivation, message, { signal, onRepeat });
       } catch (error) {
         if (signal.aborted) {
           return undefined;
         }
-        const told = error instanceof ServiceError || error instanceof TransportError;
-        if (!told || !PASSING.has(error.code)) {
+        const failed = error instanceof ServiceError || error instanceof TransportError;
+        if (!failed || !PASSING.has(error.code)) {
           throw error;
         }
         this.#unreached(error);
@@ -221,8 +238,37 @@ export class Executor {
         continue;
       }
       this.#reached();
-      this.#draining ||= answer.draining;
-      return answer.fenceLost ? undefined : answer.activation;
+      this.#draining ||= told.draining;
+      if (told.fenceLost || told.activation === undefined) {
+        return undefined;
+      }
+      try {
+        return toPlain(LeasedActivationSchema, told.activation);
+      } catch (error) {
+        await this.#refuse(told.activation, error);
+        return undefined;
+      }
+    }
+  }
+
+  /** Ends a run that cannot be read, for it has a number beyond 2^53: others cannot either. */
+  async #refuse(
+    { fence }: MessageShape<typeof LeasedActivationSchema>,
+    error: unknown,
+  ): Promise<void> {
+    this.#tell("an activation cannot be read", error);
+    const failed = {
+      reason: RunFailure_Reason.EXECUTOR_ERROR,
+      message: error instanceof UnsafeIntegerError ? error.message : kindOf(error),
+    };
+    const finish = { outcome: { case: "failed", value: failed } } as const;
+    const outcome = { case: "finish", value: finish } as const;
+    const request = create(CommitRequestSchema, { fence, outcome, requestId: newRequestId() });
+    try {
+      const options = { signal: this.#polling.signal };
+      await this.#caller.message(ExecutorService.method.commit, request, options);
+    } catch (problem) {
+      this.#tell("a run that cannot be read was not ended", problem);
     }
   }
 
