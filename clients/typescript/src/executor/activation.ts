@@ -2,7 +2,7 @@
 import { sleep } from "../async.js";
 import type { Caller } from "../caller.js";
 import { toolResultOf, toolUsesOf, type BlockInit } from "../content.js";
-import { isReason, RunlaneError, TransportError } from "../errors.js";
+import { isReason, RunlaneError, TransportError, UnsafeIntegerError } from "../errors.js";
 import type {
   CommitModelStep,
   Fence,
@@ -35,9 +35,11 @@ export class ActivationWork {
   readonly #run: Run;
   readonly #fence: Fence;
   readonly #lease: Lease;
+  readonly #unread: unknown;
   #messages: Message[] = [];
   #summary: Summary | undefined;
 
+  /** @param unread Why the activation could not be read: it is all that is known beside the fence. */
   constructor(
     caller: Caller,
     leased: LeasedActivation,
@@ -45,6 +47,7 @@ export class ActivationWork {
     toolbox: Toolbox,
     leaseSeconds: number,
     log: Log,
+    unread?: unknown,
   ) {
     this.#agent = agent;
     this.#toolbox = toolbox;
@@ -52,6 +55,7 @@ export class ActivationWork {
     this.#run = present(leased.run);
     this.#fence = present(leased.fence);
     this.#lease = new Lease(caller, leased, this.#fence, leaseSeconds, log);
+    this.#unread = unread;
   }
 
   /** Says that the work has to stop. */
@@ -97,13 +101,18 @@ export class ActivationWork {
         this.#lease.tell("the executor failed at a run", error);
         // The class alone: what it says may hold what callers must not see.
         const name = error instanceof Error ? error.name : typeof error;
-        await this.#fail("executor_error", name, false);
+        const told = error instanceof UnsafeIntegerError ? error.message : name;
+        await this.#fail("executor_error", told, false);
       }
     }
   }
 
   async #work(): Promise<void> {
     const lease = this.#lease;
+    if (this.#unread !== undefined) {
+      lease.check();
+      throw this.#unread;
+    }
     if (this.#run.position === "outcome_ready") {
       await lease.commit([], { finish: { completed: {} } });
       return;

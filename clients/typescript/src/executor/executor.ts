@@ -2,13 +2,23 @@
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 
+import { create } from "@bufbuild/protobuf";
+
 import { Linked, Signal, sleep } from "../async.js";
 import type { Caller } from "../caller.js";
 import type { Client } from "../client.js";
 import { ArgumentError, RunlaneError, ServiceError, TransportError } from "../errors.js";
-import type { LeasedActivation, PollActivationResponse } from "../gen/models.js";
-import { ExecutorService } from "../gen/executor_service_pb.js";
+import {
+  ExecutorService,
+  LeasedActivationSchema,
+  PollActivationRequestSchema,
+  PollActivationResponseSchema,
+  type PollActivationResponse,
+} from "../gen/executor_service_pb.js";
+import type { LeasedActivation } from "../gen/models.js";
+import { present } from "../history.js";
 import { newRequestId } from "../ids.js";
+import { fromPlain, toPlain } from "../plain.js";
 import { delaySeconds } from "../policy.js";
 import { ActivationWork } from "./activation.js";
 import type { Log } from "./lease.js";
@@ -176,23 +186,23 @@ export class Executor {
         await this.#freed.take();
         continue;
       }
-      const leased = await this.#poll();
-      if (leased !== undefined) {
-        this.#start(leased);
+      const answer = await this.#poll();
+      if (answer !== undefined) {
+        this.#take(answer);
       }
     }
   }
 
   /** Asks until there is an answer: the same request id gives the same lease. */
-  async #poll(): Promise<LeasedActivation | undefined> {
-    const request = {
+  async #poll(): Promise<PollActivationResponse | undefined> {
+    const request = fromPlain(PollActivationRequestSchema, {
       executorId: this.executorId,
       agents: [...this.#agents.keys()].sort(),
       waitDurationSeconds: this.#pollSeconds,
       leaseDurationSeconds: this.#leaseSeconds,
       contextBytesMax: CONTEXT_BYTES,
       requestId: newRequestId(),
-    };
+    });
     const { signal } = this.#polling;
     const onRepeat = (failure: ServiceError | TransportError): void => {
       this.#unreached(failure);
@@ -201,7 +211,7 @@ export class Executor {
       let answer: PollActivationResponse;
       try {
         const { pollActivation } = ExecutorService.method;
-        answer = await this.#caller.unary(pollActivation, request, { signal, onRepeat });
+        answer = await this.#caller.message(pollActivation, request, { signal, onRepeat });
       } catch (error) {
         if (signal.aborted) {
           return undefined;
@@ -222,11 +232,30 @@ export class Executor {
       }
       this.#reached();
       this.#draining ||= answer.draining;
-      return answer.fenceLost ? undefined : answer.activation;
+      return answer;
     }
   }
 
-  #start(leased: LeasedActivation): void {
+  /** Begins to work on what was leased; one that cannot be read fails its run, and nothing else. */
+  #take(answer: PollActivationResponse): void {
+    const { activation, fenceLost } = answer;
+    if (activation === undefined || fenceLost) {
+      return;
+    }
+    let leased: LeasedActivation;
+    let unread: unknown;
+    try {
+      leased = present(toPlain(PollActivationResponseSchema, answer).activation);
+    } catch (error) {
+      const { fence, run, control } = activation;
+      const known = { fence, control, run: { runId: run?.runId ?? "", agent: run?.agent ?? "" } };
+      leased = toPlain(LeasedActivationSchema, create(LeasedActivationSchema, known));
+      unread = error;
+    }
+    this.#start(leased, unread);
+  }
+
+  #start(leased: LeasedActivation, unread?: unknown): void {
     const found = this.#agents.get(leased.run?.agent ?? "");
     if (found === undefined) {
       this.#log("an activation of an agent came that was not asked for", {});
@@ -240,6 +269,7 @@ export class Executor {
       toolbox,
       this.#leaseSeconds,
       this.#log,
+      unread,
     );
     const done = work
       .run()
