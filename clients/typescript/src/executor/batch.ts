@@ -398,14 +398,10 @@ export class Batch {
     if (token === "") {
       return;
     }
-    // Where the tool fails, nobody else can complete the wait: so it is completed here.
-    const result = await this.#runOne(
-      key,
-      question.tool,
-      question.given,
-      token,
-      this.#lease.signal,
-    );
+    // The activation is over, so its end calls nothing off. Where the tool fails, nobody else can
+    // complete the wait: so it is completed here.
+    const { stopped } = this.#lease;
+    const result = await this.#runOne(key, question.tool, question.given, token, stopped);
     if (result?.outcome === "ok") {
       return;
     }

@@ -55,6 +55,7 @@ export class Lease {
   pausing = false;
   readonly #seconds: number;
   readonly #told = new AbortController();
+  readonly #stopped = new AbortController();
   readonly #done = new AbortController();
   #lost = false;
 
@@ -69,6 +70,11 @@ export class Lease {
   /** Aborted where the work has to stop; the reason says why. */
   get signal(): AbortSignal {
     return this.#told.signal;
+  }
+
+  /** Aborted where the executor stops; the end of the activation alone does not. */
+  get stopped(): AbortSignal {
+    return this.#stopped.signal;
   }
 
   get cancelling(): boolean {
@@ -89,6 +95,7 @@ export class Lease {
   /** Says that the work has to stop. */
   stop(stopping: Stopping): void {
     this.#told.abort(stopping);
+    this.#stopped.abort(stopping);
   }
 
   /** Throws where the work has to stop. */
