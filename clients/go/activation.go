@@ -58,14 +58,28 @@ func (a *activation) settle() error {
 		return err
 	case errors.As(err, &model):
 		_, err = a.lease.commit(nil, failed(model.Reason, model.Message, model.Retryable), outage, nil)
+	case errors.Is(err, MessageTooLarge):
+		// What is too large is so again the next time: it is told, by its size alone.
+		a.lease.log.Error("the executor failed at a run", "error", err)
+		_, err = a.lease.commit(nil,
+			failed(runlanev1.RunFailure_REASON_EXECUTOR_ERROR, err.Error(), false), outage, nil)
 	default:
-		// The type alone: what it says may hold what callers must not see.
-		kind := fmt.Sprintf("%T", err)
+		// The kind alone: what it says may hold what callers must not see.
+		kind := kindOf(err)
 		a.lease.log.Error("the executor failed at a run", "error_type", kind)
 		_, err = a.lease.commit(nil,
 			failed(runlanev1.RunFailure_REASON_EXECUTOR_ERROR, kind, false), outage, nil)
 	}
 	return err
+}
+
+// kindOf names an error without a word of what it says: its reason, else its type.
+func kindOf(err error) string {
+	var told *Error
+	if errors.As(err, &told) {
+		return string(told.Reason)
+	}
+	return fmt.Sprintf("%T", err)
 }
 
 func (a *activation) work() error {

@@ -159,9 +159,12 @@ func (s *EventStream) Next() (Item, error) {
 	for len(s.buffer) == 0 {
 		if err := s.failure; err != nil {
 			s.over, s.failure = true, nil
+			s.Close()
 			return Item{}, err
 		}
 		if s.over {
+			// Its context, and who waits for the end of that, are let go.
+			s.Close()
 			return Item{}, io.EOF
 		}
 		if s.ctx.Err() != nil {

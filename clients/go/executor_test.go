@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -235,5 +238,86 @@ func TestResultsAreCutToWhatIsTaken(t *testing.T) {
 	}
 	if got := clean("aé", 2); got != "a" {
 		t.Errorf("cut to %q", got)
+	}
+}
+
+func TestAnAnswerThatIsTooLargeEndsItsRunAndIsToldByItsSize(t *testing.T) {
+	ctx := within(t)
+	client := dial(t, liveAddress(t))
+	agent := unique("agent")
+	var asked atomic.Int32
+	delegate := Tool{Name: "delegate", Delegate: func(*ToolCall) (*runlanev1.StartChildRun, error) {
+		return &runlanev1.StartChildRun{Content: Text(strings.Repeat("x", 9<<20))}, nil
+	}}
+	work(t, client, Agent{Name: agent, Tools: []Tool{delegate}, Model: ModelFunc(
+		func(_ context.Context, turn *Turn) (*Reply, error) {
+			asked.Add(1)
+			call := &Reply{Content: []*runlanev1.Block{ToolUseBlock("c", "delegate", "{}")}}
+			switch turn.Last() {
+			case "4 MiB":
+				return Say(strings.Repeat("x", 4<<20)), nil
+			case "20 MiB":
+				return Say(strings.Repeat("x", 20<<20)), nil
+			case "9 MiB of JSON":
+				return &Reply{OutputJSON: `"` + strings.Repeat("x", 9<<20) + `"`}, nil
+			case "257 blocks":
+				return &Reply{Content: slices.Repeat(Text("x"), 257)}, nil
+			case "9 MiB for a child run":
+				return call, nil
+			}
+			return Say(turn.Last()), nil
+		})})
+	for input, want := range map[string]string{
+		"4 MiB":         "MESSAGE_TOO_LARGE: content of 4194309 bytes is over the limit of 3145728 bytes",
+		"20 MiB":        "MESSAGE_TOO_LARGE: content of 20971525 bytes is over the limit of 3145728 bytes",
+		"9 MiB of JSON": "MESSAGE_TOO_LARGE: a request of ",
+		"257 blocks":    "FIELD_INVALID",
+	} {
+		asked.Store(0)
+		manager := NewSessionManager(client, unique("s"), WithAgent(agent))
+		result := must[*RunResult](t)(manager.Run(ctx, Start, Text(input)))
+		failure := result.Run.GetOutcome().GetFailure()
+		if failure.GetReason() != runlanev1.RunFailure_REASON_EXECUTOR_ERROR ||
+			!strings.HasPrefix(failure.GetMessage(), want) || asked.Load() != 1 {
+			t.Errorf("%s: asked %d times: %v", input, asked.Load(), failure)
+		}
+	}
+	manager := NewSessionManager(client, unique("s"), WithAgent(agent))
+	result := must[*RunResult](t)(manager.Run(ctx, Start, Text("9 MiB for a child run")))
+	if result.Text() != "the child run could not be started: MESSAGE_TOO_LARGE" {
+		t.Errorf("a child run that is too large: %q, %v", result.Text(), result.Run.Outcome)
+	}
+}
+
+// A countingContext counts what waits for its end.
+type countingContext struct {
+	context.Context
+	hooks *atomic.Int32
+}
+
+// Value hides what it is made of, or that would be asked instead.
+func (countingContext) Value(any) any { return nil }
+
+func (c countingContext) AfterFunc(f func()) func() bool {
+	c.hooks.Add(1)
+	stop := context.AfterFunc(c.Context, f)
+	return func() bool { c.hooks.Add(-1); return stop() }
+}
+
+func TestALeaseThatIsOverHangsOnNothing(t *testing.T) {
+	var hooks atomic.Int32
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	client := serveFake(t, &fakeService{})
+	leased := &runlanev1.LeasedActivation{Fence: &runlanev1.Fence{}}
+	for range 3 {
+		l := newLease(countingContext{ctx, &hooks}, client, leased, time.Minute, slog.Default())
+		if hooks.Load() != 1 {
+			t.Fatalf("%d hooks while it lasts", hooks.Load())
+		}
+		l.letGo()
+		if hooks.Load() != 0 {
+			t.Fatalf("%d hooks after it", hooks.Load())
+		}
 	}
 }

@@ -26,6 +26,11 @@ const (
 	parting = 5 * time.Second
 	// What cancelled work may take to stop before its run is settled without it.
 	stopGrace = 5 * time.Second
+	// Limits of the service. What is beyond them is refused here: the transport's own refusal
+	// has no reason, and what looks like a loss of the connection would have the model asked
+	// again.
+	contentBytes = 3 << 20
+	requestBytes = 8 << 20
 )
 
 // Why work has to stop; the causes of a lease's contexts.
@@ -46,6 +51,8 @@ type lease struct {
 	// work ends where models and tools have to stop, with one of the causes above.
 	work context.Context
 	tell context.CancelCauseFunc
+	// unhook lets go of stop, which may live for long.
+	unhook func() bool
 	// calls is what commits are made with: it outlives the work by a parting.
 	calls    context.Context
 	endCalls context.CancelFunc
@@ -69,10 +76,11 @@ func newLease(
 	l.work, l.tell = context.WithCancelCause(context.Background())
 	l.calls, l.endCalls = context.WithCancel(context.Background())
 	l.heed(leased.Control)
-	context.AfterFunc(stop, func() {
+	l.unhook = context.AfterFunc(stop, func() {
 		l.tell(errStopping)
 		// What is on its way is let through, and the parting too.
-		time.AfterFunc(2*parting, l.endCalls)
+		last := time.AfterFunc(2*parting, l.endCalls)
+		context.AfterFunc(l.calls, func() { last.Stop() })
 	})
 	go l.beat()
 	go l.watch()
@@ -80,6 +88,7 @@ func newLease(
 }
 
 func (l *lease) letGo() {
+	l.unhook()
 	l.tell(errLost)
 	l.endCalls()
 }
@@ -164,6 +173,9 @@ func (l *lease) commit(
 	if end != nil {
 		end(request)
 	}
+	if err := checkSize(request); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(l.calls, limit)
 	defer cancel()
 	answer, err := l.client.Executors.Commit(ctx, request)
@@ -193,6 +205,33 @@ func (l *lease) commit(
 	}
 	l.heed(answer.Control)
 	return answer, nil
+}
+
+// checkSize refuses what is too large, as the service does.
+func checkSize(request *runlanev1.CommitRequest) error {
+	for _, operation := range request.Operations {
+		content := 0
+		for _, block := range operation.GetCommitModelStep().GetContent() {
+			content += proto.Size(block)
+		}
+		if content > contentBytes {
+			return tooLarge("content", content, contentBytes)
+		}
+	}
+	if whole := proto.Size(request); whole > requestBytes {
+		return tooLarge("a request", whole, requestBytes)
+	}
+	return nil
+}
+
+func tooLarge(what string, size, limit int) error {
+	return &Error{
+		Reason: MessageTooLarge, Code: codes.ResourceExhausted,
+		Message: fmt.Sprintf("%s of %d bytes is over the limit of %d bytes", what, size, limit),
+		Metadata: map[string]string{
+			"size_bytes": fmt.Sprint(size), "limit_bytes": fmt.Sprint(limit),
+		},
+	}
 }
 
 // commitInTurn commits together what also has its sense one by one. An operation may end the

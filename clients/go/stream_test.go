@@ -215,3 +215,31 @@ func TestEventsBeginWhereTheSessionStands(t *testing.T) {
 		t.Fatalf("the last three are %v, %v", last, err)
 	}
 }
+
+func TestAStreamThatEndedByItselfIsForgotten(t *testing.T) {
+	fake, _ := playing(play{[]*runlanev1.StreamEventsResponse{eventsFrame(1)}, nil},
+		play{nil, refusal(t, codes.OutOfRange, "SEQUENCE_AHEAD")})
+	manager := NewSessionManager(serveFake(t, fake), "s")
+	manager.made.done = true
+	for range 2 {
+		stream := must[*EventStream](t)(manager.Events(within(t), After(0)))
+		_, _ = readAll(stream)
+		if stream.ctx.Err() == nil {
+			t.Error("its context goes on")
+		}
+		if _, err := stream.Next(); err != io.EOF {
+			t.Errorf("after its end: %v", err)
+		}
+	}
+	for {
+		manager.mu.Lock()
+		kept := len(manager.streams)
+		manager.mu.Unlock()
+		if kept == 0 {
+			return
+		}
+		if sleep(within(t), time.Millisecond) != nil {
+			t.Fatalf("%d streams are kept", kept)
+		}
+	}
+}

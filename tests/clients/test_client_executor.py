@@ -248,7 +248,35 @@ async def test_an_answer_that_the_service_refuses_fails_the_run(script: Script, 
     async with running(client, Echo()):
         last = await script.end()
     assert last.finish.failed.reason == REASON.REASON_EXECUTOR_ERROR
-    assert last.finish.failed.message == "MessageTooLarge"
+    assert last.finish.failed.message.startswith("MESSAGE_TOO_LARGE")
+
+
+@pytest.mark.parametrize("large", ["text", "output_json"])
+async def test_an_answer_that_is_too_large_is_not_sent_and_fails_the_run(
+    script: Script, client, large
+):
+    size = 20 * 2**20
+    asked = 0
+
+    class Large:
+        async def complete(self, request):
+            nonlocal asked
+            asked += 1
+            return ModelResponse(**{large: "x" * size})
+
+    script.leases.put_nowait(lease())
+    async with running(client, Large()):
+        last = await script.end()
+    # The tag and the length of the text of its one block are 5 bytes.
+    told = f"content of {size + 5} bytes is over the limit of {3 * 2**20} bytes"
+    if large == "output_json":
+        told = f"bytes is over the limit of {8 * 2**20} bytes"
+    assert last.finish.failed.reason == REASON.REASON_EXECUTOR_ERROR
+    assert last.finish.failed.message.startswith("MESSAGE_TOO_LARGE: ")
+    assert last.finish.failed.message.endswith(told)
+    assert not last.finish.failed.retryable
+    assert asked == 1
+    assert len(script.commits) == 2
 
 
 async def test_a_commit_is_repeated_with_its_request_id(script: Script, client):

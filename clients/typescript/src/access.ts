@@ -12,6 +12,11 @@ const KEY_VARIABLE = "RUNLANE_API_KEY";
 // What a header takes; a line feed at the end of a file is the usual mistake.
 const HEADER = /^[!-~]+$/;
 const UNIX = /^unix:(?:\/\/)?/;
+/** What the server takes in one message, in bytes. */
+export const REQUEST_BYTES = 8 * 1024 * 1024;
+// MB that one connection may have on its way: as many as its calls bring. At the default, 10, one
+// call that is large ends all others.
+const CONNECTION_MEGABYTES = 1024;
 
 /** How a connection is secured. */
 export interface Tls {
@@ -85,7 +90,7 @@ export function connection(access: Access, target: string): Connection {
   const socket = UNIX.test(target) ? target.replace(UNIX, "") : undefined;
   const host = socket === undefined ? target.replace(/^dns:(\/\/\/)?/, "") : "localhost";
   const baseUrl = `${tls === undefined ? "http" : "https"}://${host}`;
-  const options: SecureClientSessionOptions = { ...tls };
+  const options: SecureClientSessionOptions = { ...tls, maxSessionMemory: CONNECTION_MEGABYTES };
   if (socket !== undefined) {
     options.createConnection = () => connectSocket(socket);
   }
@@ -96,6 +101,8 @@ export function connection(access: Access, target: string): Connection {
     baseUrl,
     sessionManager: sessions,
     acceptCompression: [],
+    // What the server would refuse half-way is not sent: it would hold up the calls beside it.
+    writeMaxBytes: REQUEST_BYTES,
   });
   return {
     transport,

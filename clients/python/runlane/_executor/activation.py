@@ -36,6 +36,7 @@ from runlane._retry import STREAM_DEADLINE, delay, reopenable
 from runlane._trace import Attributes, Recorded, span
 from runlane.errors import (
     FieldInvalid,
+    MessageTooLarge,
     OperationInvalid,
     RunCancelling,
     RunlaneError,
@@ -129,6 +130,13 @@ class ActivationTask:
             await self._fail(error.reason, error.message, retryable=error.retryable)
         except (LostError, TransportError):
             raise
+        except MessageTooLarge as error:
+            # What is too large is so again the next time: it is told, by its size alone.
+            _LOG.warning(
+                "run %s: %s", self._lease.fence.run_id, error.message, extra=self._lease.ids
+            )
+            recorded.failed(error.reason)
+            await self._fail(RunFailureReason.EXECUTOR_ERROR, str(error), retryable=False)
         except Exception as error:  # noqa: BLE001 - a model may raise anything
             _LOG.exception(
                 "the executor failed at run %s", self._lease.fence.run_id, extra=self._lease.ids

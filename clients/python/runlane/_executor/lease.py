@@ -14,6 +14,7 @@ from runlane._retry import STREAM_DEADLINE, delay, reopenable
 from runlane._time import to_duration
 from runlane.errors import (
     ClientClosedError,
+    MessageTooLarge,
     OperationInvalid,
     RunNotFound,
     ServiceError,
@@ -39,6 +40,10 @@ OUTAGE: Final = 900.0
 PARTING: Final = 5.0
 # Seconds that cancelled work may take to stop before its run is settled without it.
 _STOP: Final = 5.0
+# Limits of the service. What is beyond them is refused here: the transport's own refusal has no
+# reason, and what looks like a loss of the connection would have the model asked again.
+_CONTENT_BYTES: Final = 3 * 1024 * 1024
+_REQUEST_BYTES: Final = 8 * 1024 * 1024
 _STOPPED: Final = frozenset(
     {run_pb2.Run.PHASE_TERMINAL, run_pb2.Run.PHASE_WAITING, run_pb2.Run.PHASE_PAUSED}
 )
@@ -145,6 +150,7 @@ class Lease:
             release=release,
             lease_duration=to_duration(self._duration),
         )
+        _check_size(request)
         call = asyncio.ensure_future(self._send(request, timeout, operations, taken))
         try:
             return await asyncio.shield(call)
@@ -351,3 +357,21 @@ class Lease:
                 raise failure
             failures += 1
             await asyncio.sleep(delay(failures, failure))
+
+
+def _check_size(request: pb.CommitRequest) -> None:
+    """Refuses what is too large, as the service does."""
+    for operation in request.operations:
+        blocks = operation.commit_model_step.content
+        _check("content", sum(block.ByteSize() for block in blocks), _CONTENT_BYTES)
+    _check("a request", request.ByteSize(), _REQUEST_BYTES)
+
+
+def _check(what: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise MessageTooLarge(
+            MessageTooLarge.REASON,
+            f"{what} of {size} bytes is over the limit of {limit} bytes",
+            code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+            metadata={"size_bytes": str(size), "limit_bytes": str(limit)},
+        )

@@ -20,7 +20,16 @@ import { delaySeconds, isReopenable } from "../policy.js";
 import { Batch } from "./batch.js";
 import { answerBlocks, clean } from "./content.js";
 import { DeltaPublisher } from "./deltas.js";
-import { CancelRequested, isGone, Lease, Lost, PARTING, Stopping, type Log } from "./lease.js";
+import {
+  CancelRequested,
+  isGone,
+  kindOf,
+  Lease,
+  Lost,
+  PARTING,
+  Stopping,
+  type Log,
+} from "./lease.js";
 import { ModelError, type Agent, type ModelRequest, type ModelResponse } from "./model.js";
 import { RESERVE } from "./operations.js";
 import type { Toolbox } from "./tools.js";
@@ -91,6 +100,10 @@ export class ActivationWork {
         await this.#lease.commit([], { finish: { cancelled: {} } });
       } else if (error instanceof ModelError) {
         await this.#fail(error.reason, error.message, error.retryable);
+      } else if (isReason(error, "MESSAGE_TOO_LARGE") || error instanceof UnsafeIntegerError) {
+        // What is too large is so again the next time: it is told, by its size alone.
+        this.#lease.tell("the executor failed at a run", error);
+        await this.#fail("executor_error", error.message, false);
       } else if (
         error instanceof Lost ||
         error instanceof Stopping ||
@@ -99,10 +112,8 @@ export class ActivationWork {
         throw error;
       } else {
         this.#lease.tell("the executor failed at a run", error);
-        // The class alone: what it says may hold what callers must not see.
-        const name = error instanceof Error ? error.name : typeof error;
-        const told = error instanceof UnsafeIntegerError ? error.message : name;
-        await this.#fail("executor_error", told, false);
+        // The kind alone: what it says may hold what callers must not see.
+        await this.#fail("executor_error", kindOf(error), false);
       }
     }
   }

@@ -398,8 +398,8 @@ export class Batch {
     if (token === "") {
       return;
     }
-    // The activation is over, so its end calls nothing off. Where the tool fails, nobody else can
-    // complete the wait: so it is completed here.
+    // Where the tool fails, nobody else can complete the wait: so it is completed here. Its work is
+    // no longer that of the lease, which is over: a stop of the executor ends it.
     const { stopped } = this.#lease;
     const result = await this.#runOne(key, question.tool, question.given, token, stopped);
     if (result?.outcome === "ok") {
@@ -410,7 +410,8 @@ export class Batch {
     const timeoutSeconds = result === undefined ? PARTING : OUTAGE;
     try {
       const { completeExternal } = SessionService.method;
-      await this.#lease.caller.unary(completeExternal, { token, answer }, { timeoutSeconds });
+      const options = { timeoutSeconds, signal: this.#lease.calls };
+      await this.#lease.caller.unary(completeExternal, { token, answer }, options);
     } catch (error) {
       // The other system may have been quicker, or the run has ended.
       this.#lease.tell("an external wait stays as it is", error);

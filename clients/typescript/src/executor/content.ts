@@ -95,15 +95,36 @@ export function sizeOf(value: unknown): number {
   return 8;
 }
 
-/** Reads arguments; undefined where they are no JSON object, or one that the service refuses. */
+// A text, or a number outside of one.
+const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g;
+// Marks an integer that is written as a text: no argument holds U+0000.
+const LARGE = /^\0-?\d+$/;
+
+/**
+ * Reads arguments; undefined where they are no JSON object, or one that the service refuses. An
+ * integer beyond 2^53, which a number would round, is a bigint.
+ */
 export function parseArguments(text: string): Record<string, unknown> | undefined {
   try {
     const found: unknown = JSON.parse(text, checked);
     const object = typeof found === "object" && found !== null && !Array.isArray(found);
-    return object ? (found as Record<string, unknown>) : undefined;
+    return object ? exact(text, found as Record<string, unknown>) : undefined;
   } catch {
     return undefined;
   }
+}
+
+/** Reads them once more, with what a number cannot hold as it is. */
+function exact(text: string, found: Record<string, unknown>): Record<string, unknown> {
+  let rounded = false;
+  const marked = text.replaceAll(TOKEN, (token) => {
+    const large = /^-?\d+$/.test(token) && !Number.isSafeInteger(Number(token));
+    rounded ||= large;
+    return large ? `"\\u0000${token}"` : token;
+  });
+  const whole = (_key: string, value: unknown): unknown =>
+    typeof value === "string" && LARGE.test(value) ? BigInt(value.slice(1)) : value;
+  return rounded ? (JSON.parse(marked, whole) as Record<string, unknown>) : found;
 }
 
 /** Refuses what some reader of JSON could not hold. */

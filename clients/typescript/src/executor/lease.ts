@@ -1,7 +1,10 @@
 // A lease on a run: its signs of life, its control, and the commits under its fence.
+import { toBinary } from "@bufbuild/protobuf";
+
+import { REQUEST_BYTES } from "../access.js";
 import { sleep, unlessAborted } from "../async.js";
 import type { Caller } from "../caller.js";
-import { isReason, RunlaneError, TransportError } from "../errors.js";
+import { isReason, RunlaneError, ServiceError, TransportError } from "../errors.js";
 import type {
   ActivationControl,
   CommitRequest,
@@ -10,8 +13,9 @@ import type {
   LeasedActivation,
   Operation,
 } from "../gen/models.js";
-import { ExecutorService } from "../gen/executor_service_pb.js";
-import type { Init } from "../plain.js";
+import { CommitRequestSchema, ExecutorService } from "../gen/executor_service_pb.js";
+import { BlockSchema } from "../gen/message_pb.js";
+import { fromPlain, type Init } from "../plain.js";
 import { delaySeconds, isReopenable } from "../policy.js";
 
 /** Tells what an executor meets that is no fault of a caller; ids and kinds, never content. */
@@ -26,6 +30,9 @@ export const OUTAGE = 900;
 export const PARTING = 5;
 /** Seconds that work may take to stop once it was told to. */
 export const STOP = 5;
+// Limits of the service. What is beyond them is refused here: the transport's own refusal has no
+// reason, and what looks like a loss of the connection would have the model asked again.
+const CONTENT_BYTES = 3 * 1024 * 1024;
 
 /** The fence is no longer right: the work is dropped. */
 export class Lost extends RunlaneError {}
@@ -55,8 +62,11 @@ export class Lease {
   pausing = false;
   readonly #seconds: number;
   readonly #told = new AbortController();
-  readonly #stopped = new AbortController();
   readonly #done = new AbortController();
+  readonly #stopped = new AbortController();
+  // What commits are made with: it outlives a stop by two partings.
+  readonly #calls = new AbortController();
+  #last: NodeJS.Timeout | undefined;
   #lost = false;
 
   constructor(caller: Caller, leased: LeasedActivation, fence: Fence, seconds: number, log: Log) {
@@ -72,9 +82,14 @@ export class Lease {
     return this.#told.signal;
   }
 
-  /** Aborted where the executor stops; the end of the activation alone does not. */
+  /** Aborted where the executor stops, and by nothing else. */
   get stopped(): AbortSignal {
     return this.#stopped.signal;
+  }
+
+  /** Aborted where what is still to be told to the server has no more time. */
+  get calls(): AbortSignal {
+    return this.#calls.signal;
   }
 
   get cancelling(): boolean {
@@ -90,12 +105,20 @@ export class Lease {
   /** Ends what `keep` began. */
   letGo(): void {
     this.#done.abort();
+    clearTimeout(this.#last);
   }
 
   /** Says that the work has to stop. */
   stop(stopping: Stopping): void {
     this.#told.abort(stopping);
     this.#stopped.abort(stopping);
+    // What is on its way is let through, and the parting too.
+    this.#last ??= setTimeout(
+      () => {
+        this.#calls.abort(new Lost("the executor stopped before the server answered"));
+      },
+      2 * PARTING * 1000,
+    );
   }
 
   /** Throws where the work has to stop. */
@@ -111,7 +134,7 @@ export class Lease {
   /**
    * Commits in one transaction, all or none; it is let through also where the work has to stop.
    *
-   * @throws Lost The lease is lost.
+   * @throws Lost The lease is lost, or the executor stopped and the server does not answer.
    * @throws ServiceError The commit was refused.
    */
   async commit(
@@ -122,9 +145,11 @@ export class Lease {
   ): Promise<CommitResponse> {
     const { fence } = this;
     const request = { fence, operations, ...outcome, leaseDurationSeconds: this.#seconds };
+    checkSize(request);
     let answer: CommitResponse;
     try {
-      answer = await this.caller.unary(ExecutorService.method.commit, request, { timeoutSeconds });
+      const options = { timeoutSeconds, signal: this.calls };
+      answer = await this.caller.unary(ExecutorService.method.commit, request, options);
     } catch (error) {
       throw isGone(error) ? new Lost("the lease is lost", { cause: error }) : error;
     }
@@ -279,16 +304,47 @@ export class Lease {
   /** Tells the log of an error: its kind, for its text may hold what users said. */
   tell(message: string, error: unknown): void {
     const { sessionId, runId, activationId } = this.fence;
-    const name = isReason(error)
-      ? error.reason
-      : error instanceof Error
-        ? error.name
-        : typeof error;
-    this.log(message, { sessionId, runId, activationId, error: name });
+    this.log(message, { sessionId, runId, activationId, error: kindOf(error) });
   }
+}
+
+/** Names an error without a word of what it says: its reason, else its class. */
+export function kindOf(error: unknown): string {
+  if (error instanceof ServiceError) {
+    return error.reason;
+  }
+  return error instanceof Error ? error.name : typeof error;
 }
 
 /** Whether an error says that the fence is no longer right. */
 export function isGone(error: unknown): boolean {
   return isReason(error, "STALE_ACTIVATION", "RUN_NOT_FOUND", "SESSION_NOT_FOUND");
+}
+
+/** Refuses what is too large, as the service does. */
+function checkSize(request: Init<CommitRequest>): void {
+  for (const operation of request.operations ?? []) {
+    const blocks = operation.commitModelStep?.content ?? [];
+    const sizes = blocks.map((one) => toBinary(BlockSchema, fromPlain(BlockSchema, one)).length);
+    check(
+      "content",
+      sizes.reduce((sum, size) => sum + size, 0),
+      CONTENT_BYTES,
+    );
+  }
+  const whole = toBinary(CommitRequestSchema, fromPlain(CommitRequestSchema, request)).length;
+  check("a request", whole, REQUEST_BYTES);
+}
+
+function check(what: string, size: number, limit: number): void {
+  if (size > limit) {
+    throw new ServiceError(
+      "MESSAGE_TOO_LARGE",
+      `${what} of ${size} bytes is over the limit of ${limit} bytes`,
+      {
+        code: "RESOURCE_EXHAUSTED",
+        metadata: { size_bytes: `${size}`, limit_bytes: `${limit}` },
+      },
+    );
+  }
 }

@@ -59,7 +59,10 @@ export interface Tool {
   readonly policy?: ToolPolicy;
   /** Seconds that it may take; the run's own come first. Default: without end. */
   readonly timeoutSeconds?: number;
-  /** Checks the arguments, and may change them; what it throws is told to the model. */
+  /**
+   * Checks the arguments, and may change them; what it throws is told to the model. An integer
+   * beyond 2^53 comes as a bigint, here and in `run` and `ask`.
+   */
   readonly check?: (given: Record<string, unknown>) => unknown;
   /**
    * Does it: returns nothing, a text, a `ToolOutput`, or anything that JSON can hold.
