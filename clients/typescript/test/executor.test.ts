@@ -105,15 +105,15 @@ test("inputs that are too large are refused, and hold up no other call", async (
   expect(answers).toEqual(wanted);
 });
 
-test("arguments keep integers that a number would round", async () => {
+test("arguments and results keep integers that a number would round", async () => {
   let seen: unknown;
   await using _ = working({
     name: "exact",
-    tools: [{ name: "pay", run: (given) => void (seen = given) }],
+    tools: [{ name: "pay", run: (given) => (seen = given) }],
     model: ({ messages }) =>
       Promise.resolve(
         messages.length > 1
-          ? "done"
+          ? textOf(messages.at(-1)?.content[0]?.toolResult)
           : {
               toolCalls: [
                 {
@@ -126,7 +126,11 @@ test("arguments keep integers that a number would round", async () => {
             },
       ),
   });
-  await client.session("exact", { agent: "exact" }).run("pay");
+  const { text } = await client.session("exact", { agent: "exact" }).run("pay");
+  expect(text).toBe(
+    '{"to":9007199254740993,"n":[-12345678901234567890,9007199254740991],' +
+      '"text":"\\"9007199254740993","amount":1,"e":100000000000000000000}',
+  );
   expect(seen).toEqual({
     to: 9007199254740993n,
     n: [-12345678901234567890n, 9007199254740991],
