@@ -76,7 +76,7 @@ test-rust: $(VENV)/.run ## a Rust program with stubs made from the protos, again
 	  && $(BIN)/python tools/run_example.py build/rust/debug/runlane-example; \
 	else echo 'skipped: no cargo, so the Rust example is not run'; fi
 
-test-typescript: $(VENV)/.run ## the TypeScript client: types, formatting, tests
+test-typescript: $(VENV)/.dev ## the TypeScript client: types, formatting, tests
 	@if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && cd $(TYPESCRIPT) && npm run check && npm test; else echo 'skipped: no npm, so the TypeScript client is not tested'; fi
 
 test-long: $(VENV)/.dev ## the tests that take long

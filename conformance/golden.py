@@ -15,7 +15,6 @@ from typing import Any, Final
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
-from runlane import _retry as retry
 from runlane._vendor.buf.validate import validate_pb2
 from runlane.v1 import error_reason_pb2
 from runlane_server.core.errors import Reason
@@ -130,42 +129,12 @@ def metadata() -> Any:
     }
 
 
-def calls() -> Any:
-    """How a client calls: the deadline of each method, and what is made again."""
-    unary = {}
-    for name, (_, method) in METHODS.items():
-        if method.client_streaming or method.server_streaming:
-            continue
-        policy = next(
-            policy
-            for request, policy in retry.POLICIES.items()
-            if request.DESCRIPTOR is method.input_type
-        )
-        unary[name] = {
-            "adds_wait_duration": policy.waits,
-            "attempt_timeout_ms": _milliseconds(policy.attempt_timeout),
-            "has_request_id": "request_id" in method.input_type.fields_by_name,
-        }
-    return {
-        "unary": unary,
-        "first_delay_ms": _milliseconds(retry.FIRST_DELAY),
-        "longest_delay_ms": _milliseconds(retry.LONGEST_DELAY),
-        "stream_deadline_ms": _milliseconds(retry.STREAM_DEADLINE),
-        "stream_silence_ms": _milliseconds(retry.STREAM_SILENCE),
-    }
-
-
-def _milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
-
-
 FILES: Final = {
     "wire": wire,
     "reasons": reasons,
     "defaults": defaults,
     "rules": rules,
     "metadata": metadata,
-    "calls": calls,
 }
 """What each file holds."""
 

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -91,42 +90,49 @@ func TestGoldenReasonsAreThoseOfTheClient(t *testing.T) {
 	}
 }
 
-func TestGoldenCallsAreThoseOfTheTable(t *testing.T) {
-	var told struct {
-		First   float64 `json:"first_delay_ms"`
-		Longest float64 `json:"longest_delay_ms"`
-		Stream  float64 `json:"stream_deadline_ms"`
-		Silence float64 `json:"stream_silence_ms"`
-		Unary   map[string]struct {
-			Waits     bool     `json:"adds_wait_duration"`
-			Attempt   *float64 `json:"attempt_timeout_ms"`
-			RequestID bool     `json:"has_request_id"`
-		}
+func TestTheTableOfCallsIsThatOfTheContract(t *testing.T) {
+	data := must[[]byte](t)(os.ReadFile(filepath.Join(liveserver.Root(), "proto/calls.json")))
+	var told callTable
+	if err := json.Unmarshal(data, &told); err != nil {
+		t.Fatal(err)
 	}
-	golden(t, "calls.json", &told)
-	if told.First != 1000*calls.Backoff.FirstSeconds || told.Stream != 1000*calls.StreamSeconds ||
-		told.Longest != 1000*calls.Backoff.LongestSeconds ||
-		told.Silence != float64(streamSilence.Milliseconds()) {
-		t.Errorf("%+v", told)
+	if !reflect.DeepEqual(calls, &told) {
+		t.Error("the copy is not as proto/calls.json: run make gen")
 	}
-	unary := 0
-	for method, row := range calls.Methods {
-		if row.Deadline == "stream" {
-			continue
+	rows := 0
+	protoregistry.GlobalFiles.RangeFilesByPackage("runlane.v1", func(
+		file protoreflect.FileDescriptor,
+	) bool {
+		for place := range file.Services().Len() {
+			methods := file.Services().Get(place).Methods()
+			for each := range methods.Len() {
+				rows++
+				checkRow(t, methods.Get(each))
+			}
 		}
-		unary++
-		want, known := told.Unary[method[strings.Index(method, "/")+1:]]
-		var attempt float64
-		if want.Attempt != nil {
-			attempt = *want.Attempt
-		}
-		if !known || want.Waits != (row.Deadline == "wait") || attempt != 1000*row.AttemptSeconds ||
-			want.RequestID != (row.Repeat == "request_id") {
-			t.Errorf("%s: %+v, and here %+v", method, want, row)
-		}
+		return true
+	})
+	if rows != len(calls.Methods) {
+		t.Errorf("%d methods, and %d rows", rows, len(calls.Methods))
 	}
-	if unary != len(told.Unary) {
-		t.Errorf("%d unary methods, and %d here", len(told.Unary), unary)
+}
+
+func checkRow(t *testing.T, method protoreflect.MethodDescriptor) {
+	t.Helper()
+	name := string(method.Parent().FullName()) + "/" + string(method.Name())
+	row := calls.Methods[name]
+	fields := method.Input().Fields()
+	deadline := "call"
+	if method.IsStreamingClient() || method.IsStreamingServer() {
+		deadline = "stream"
+	} else if fields.ByName("wait_duration") != nil {
+		deadline = "wait"
+	}
+	if row.Deadline != deadline {
+		t.Errorf("%s: deadline %q, not %q", name, row.Deadline, deadline)
+	}
+	if deadline != "stream" && (row.Repeat == "request_id") != (fields.ByName("request_id") != nil) {
+		t.Errorf("%s: repeat %q, and its request id is another matter", name, row.Repeat)
 	}
 }
 

@@ -301,24 +301,28 @@ export class SessionHistory {
     request: () => Init<Plain<I>>,
     options: CallOptions,
   ): AsyncGenerator<Plain<O>, void, undefined> {
+    let connected = false;
     let failures = 0;
-    const started = performance.now() / 1000;
-    let heard = started;
+    let lostSince: number | undefined;
     for (;;) {
       try {
         for await (const frame of this.#caller.frames(method, request(), options.signal)) {
-          heard = performance.now() / 1000;
+          connected = true;
+          failures = 0;
+          lostSince = undefined;
           yield frame;
         }
         return;
       } catch (error) {
         options.signal?.throwIfAborted();
-        if (!(error instanceof RunlaneError) || !isReopenable(error, heard > started)) {
+        if (!(error instanceof RunlaneError) || !isReopenable(error, connected)) {
           throw error;
         }
         failures += 1;
         const pause = delaySeconds(failures, error);
-        if (performance.now() / 1000 + pause - heard > this.#caller.reconnectSeconds) {
+        const now = performance.now() / 1000;
+        lostSince ??= now;
+        if (now + pause - lostSince > this.#caller.reconnectSeconds) {
           throw error;
         }
         await sleep(pause, options.signal);

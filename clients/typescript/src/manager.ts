@@ -1,9 +1,15 @@
 // The handle of one session.
-import { Linked } from "./async.js";
+import { Linked, unlessAborted } from "./async.js";
 import type { Caller, CallOptions } from "./caller.js";
 import { submit, type Receipt, type SubmitOptions } from "./client.js";
 import { answerTo, type Answer, type Input } from "./content.js";
-import { isReason, ManagerClosedError, ServiceError } from "./errors.js";
+import {
+  isReason,
+  ManagerClosedError,
+  RunlaneError,
+  ServiceError,
+  TransportError,
+} from "./errors.js";
 import { EventStream, type StreamOptions } from "./events.js";
 import type {
   AnswerInteractionResponse,
@@ -23,6 +29,9 @@ import { present, SessionHistory } from "./history.js";
 import type { Init } from "./plain.js";
 import { liveState, waitRun, whole, type RunResult, type WaitOptions } from "./runs.js";
 import { SessionView, type ViewOptions } from "./view.js";
+
+// Inputs to remember before it is looked which of them still wait.
+const QUEUED_ROOM = 128;
 
 /** How a session is worked on. */
 export interface ManagerOptions {
@@ -54,6 +63,7 @@ export class SessionManager {
   readonly #submitting = new Set<Promise<Receipt>>();
   // Inputs that were pending when they were taken, for close({ cancelRun: true }).
   readonly #queued = new Set<string>();
+  #queuedRoom = QUEUED_ROOM;
   #made: Promise<void> | undefined;
 
   /** @internal Made by `Client.session`. */
@@ -87,8 +97,30 @@ export class SessionManager {
     const receipt = await submit(this.#caller, input, this.sessionId, given);
     if (receipt.state === "pending") {
       this.#queued.add(receipt.submissionId);
+      if (this.#queued.size > this.#queuedRoom) {
+        await this.#forgetSettled();
+      }
     }
     return receipt;
+  }
+
+  /** Forgets the inputs that are pending no more: nothing tells when they settle. */
+  async #forgetSettled(): Promise<void> {
+    const known = [...this.#queued];
+    try {
+      const state = await liveState(this.#caller, this.sessionId, 0);
+      const pending = new Set(state.pendingSubmissions.map((one) => one.submissionId));
+      for (const submissionId of known.filter((one) => !pending.has(one))) {
+        this.#queued.delete(submissionId);
+      }
+    } catch (error) {
+      // The input that led here was taken: a failure is none of it, and tried again later.
+      if (!(error instanceof RunlaneError)) {
+        throw error;
+      }
+    }
+    // Twice what is left: so a look costs little for each input, however many wait.
+    this.#queuedRoom = Math.max(QUEUED_ROOM, 2 * this.#queued.size);
   }
 
   #runOptions(given: Init<RunOptions> | undefined): Init<RunOptions> | undefined {
@@ -390,11 +422,27 @@ export class SessionManager {
   }
 
   /** Makes the session on first use, and lets streams that begin find their place. */
-  async #ready(options: CallOptions): Promise<void> {
+  async #ready({ signal, timeoutSeconds }: CallOptions): Promise<void> {
     this.#check();
-    options.signal?.throwIfAborted();
-    await this.#make(0);
-    await Promise.allSettled(this.#baselines);
+    signal?.throwIfAborted();
+    const linked = new Linked(signal);
+    const late = new TransportError("the session was not made in time", {
+      code: "DEADLINE_EXCEEDED",
+    });
+    const timer =
+      timeoutSeconds === undefined
+        ? undefined
+        : setTimeout(() => {
+            linked.abort(late);
+          }, timeoutSeconds * 1000);
+    try {
+      // Others wait for the same call: so it goes on where this one does not.
+      await unlessAborted(this.#make(0), linked.signal);
+      await unlessAborted(Promise.allSettled(this.#baselines), linked.signal);
+    } finally {
+      clearTimeout(timer);
+      linked.free();
+    }
     this.#check();
   }
 

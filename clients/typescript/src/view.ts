@@ -1,5 +1,5 @@
 // A session as something ready to draw.
-import { Linked, sleep } from "./async.js";
+import { Linked, sleep, unlessAborted } from "./async.js";
 import type { Caller } from "./caller.js";
 import { isReason, RunlaneError } from "./errors.js";
 import { EventStream, type StreamItem } from "./events.js";
@@ -335,7 +335,7 @@ export class SessionView implements AsyncIterable<ViewState> {
     const linked = new Linked(this.#options.signal, this.#closed);
     const { signal } = linked;
     try {
-      await this.#make();
+      await unlessAborted(this.#make(), signal);
       const limit = Math.min(LIMIT, Math.max(1, this.#options.messageLimit ?? LIMIT));
       const fold = await this.#start(limit, signal);
       yield fold.state;

@@ -96,29 +96,20 @@ test("the reasons are those of the client", () => {
   }
 });
 
-test("the table of deadlines and repeats is the same", () => {
-  interface Unary {
-    readonly adds_wait_duration: boolean;
-    readonly attempt_timeout_ms: number | null;
-    readonly has_request_id: boolean;
-  }
-  const told = golden<Record<string, unknown> & { unary: Record<string, Unary> }>("calls");
-  expect(told).toMatchObject({
-    first_delay_ms: CALLS.backoff.first_seconds * 1000,
-    longest_delay_ms: CALLS.backoff.longest_seconds * 1000,
-    stream_deadline_ms: CALLS.stream_seconds * 1000,
-    stream_silence_ms: (policyOf(SessionService.method.streamEvents).silence_seconds ?? 0) * 1000,
-  });
-  const unary = methods.filter((method) => method.methodKind === "unary");
-  expect(unary.map((method) => method.name).sort()).toEqual(Object.keys(told.unary).sort());
-  for (const method of unary) {
-    const policy = policyOf(method);
-    expect({
-      adds_wait_duration: policy.deadline === "wait",
-      attempt_timeout_ms:
-        policy.attempt_seconds === undefined ? null : policy.attempt_seconds * 1000,
-      has_request_id: method.input.fields.some((field) => field.name === "request_id"),
-    }).toEqual(told.unary[method.name]);
+test("the table of deadlines and repeats is that of the contract, a row for each call", () => {
+  const path = new URL("../../../proto/calls.json", import.meta.url);
+  expect(CALLS).toEqual(JSON.parse(readFileSync(path, "utf8")));
+  const names = methods.map((method) => `${method.parent.typeName}/${method.name}`);
+  expect(Object.keys(CALLS.methods)).toEqual(names);
+  for (const method of methods) {
+    const { deadline, repeat } = policyOf(method);
+    const unary = method.methodKind === "unary";
+    const holds = (name: string) => method.input.fields.some((field) => field.name === name);
+    const waits = holds("wait_duration") ? "wait" : "call";
+    expect(deadline, method.name).toBe(unary ? waits : "stream");
+    if (unary) {
+      expect(repeat === "request_id", method.name).toBe(holds("request_id"));
+    }
   }
 });
 

@@ -14,17 +14,18 @@ export const PYTHON = join(ROOT, ".venv/bin/python");
 /** `runlane serve` with a store in a folder of its own. */
 export class Server {
   readonly folder = mkdtempSync(join(tmpdir(), "runlane-ts-"));
-  target = "127.0.0.1:0";
+  target: string;
   #process: ChildProcess | undefined;
   readonly #config: string;
 
-  constructor(config = "") {
+  constructor(config = "", target = "127.0.0.1:0") {
+    this.target = target;
     this.#config = join(this.folder, "runlane.toml");
     writeFileSync(this.#config, config);
   }
 
-  static async started(config = ""): Promise<Server> {
-    const server = new Server(config);
+  static async started(config = "", target?: string): Promise<Server> {
+    const server = new Server(config, target);
     await server.start();
     return server;
   }
