@@ -39,7 +39,7 @@ $(GEN_VENV)/.done: Makefile
 
 # What the TypeScript client is made and tested with.
 $(TYPESCRIPT)/node_modules/.done: $(TYPESCRIPT)/package-lock.json
-	cd $(TYPESCRIPT) && npm ci --no-audit --no-fund --loglevel=error
+	cd $(TYPESCRIPT) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
 demo: $(VENV)/.run ## the main job, told by a program: submit, steer, follow up, fork, survive a kill

@@ -1383,9 +1383,11 @@ type RunLimits struct {
 	// Tool calls of all model steps: up to 100,000; 0 (default): as many as come. A step with
 	// more calls than are left ends the run.
 	MaxToolCalls int32 `protobuf:"varint,2,opt,name=max_tool_calls,json=maxToolCalls,proto3" json:"max_tool_calls,omitempty"`
-	// Input and output tokens of all model steps; 0 (default): as many as come.
+	// Input and output tokens of all model steps: below 2^53, which every language can hold;
+	// 0 (default): as many as come.
 	MaxTotalTokens int64 `protobuf:"varint,3,opt,name=max_total_tokens,json=maxTotalTokens,proto3" json:"max_total_tokens,omitempty"`
-	// Cost of all model steps and summaries in millionths of a US dollar; 0 (default): no limit.
+	// Cost of all model steps and summaries in millionths of a US dollar: below 2^53; 0 (default):
+	// no limit.
 	MaxCostUsdMicros int64 `protobuf:"varint,4,opt,name=max_cost_usd_micros,json=maxCostUsdMicros,proto3" json:"max_cost_usd_micros,omitempty"`
 	// From the creation of the run to its deadline: up to 30 days. Default: none.
 	MaxDuration *durationpb.Duration `protobuf:"bytes,5,opt,name=max_duration,json=maxDuration,proto3" json:"max_duration,omitempty"`

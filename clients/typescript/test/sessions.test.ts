@@ -1,3 +1,5 @@
+import { setTimeout as sleep } from "node:timers/promises";
+
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 
 import {
@@ -205,6 +207,44 @@ test("tools run, ask for permission, ask the user, and wait for others", async (
   expect(children).toMatchObject([{ agent: "cook", outcome: { stopReason: "completed" } }]);
   const calls = await client.history.toolCalls(ended.runId).all();
   expect(calls.map((one) => one.state)).toEqual(calls.map(() => "committed"));
+});
+
+test("an external wait outlives the turn that opened it: only the executor's end calls its tool off", async () => {
+  const tokens: string[] = [];
+  const agent: Agent = {
+    name: "host",
+    tools: [
+      tool<{ forever: boolean }>({
+        name: "kitchen",
+        ask: () => ({ external: "the kitchen's word" }),
+        // As `fetch` does, it heeds the signal.
+        run: async ({ forever }, { signal, externalToken }) => {
+          tokens.push(externalToken);
+          await sleep(forever ? 60_000 : 500, undefined, { signal });
+          await client.completeExternal(externalToken, { resultJson: '{"ready": "19:00"}' });
+        },
+      }),
+    ],
+    async model(request) {
+      const done = results(request).at(-1);
+      const forever = textOf(request.messages[0]) === "forever";
+      return done === undefined
+        ? { toolCalls: [{ name: "kitchen", arguments: { forever } }] }
+        : `${done.outcome}:${textOf(done)}`;
+    },
+  };
+  const session = client.session("host", { agent: "host" });
+  {
+    await using _ = working(agent);
+    expect((await session.run("dinner")).text).toBe('ok:{"ready": "19:00"}');
+    await client.submit("forever", "left", { create: { defaultAgent: "host" } });
+    await vi.waitFor(() => expect(tokens).toHaveLength(2), 20_000);
+  }
+  await using _ = working(agent);
+  const { run } = await client.session("left").snapshot();
+  expect((await client.waitRun(run?.runId ?? "", { timeoutSeconds: 20 })).text).toMatch(
+    /^error:the executor stopped/,
+  );
 });
 
 test("a model that fails ends its run, and nothing of what it says is told but by its own word", async () => {

@@ -1,15 +1,19 @@
-// An executor as a process of its own, to be killed: says where it is, and hangs there.
+// An executor as a process of its own, to be killed: says where it is, and hangs there until a line
+// comes. Says, too, what it tells the log.
 //
-// Arguments: target, agent, where it hangs ("claimed", "done", "model" or "never"), the file in
-// which each effect is a line.
+// Arguments: target, agent, where it hangs ("asked", "claimed", "done", "model" or "never"), the
+// file in which each effect is a line.
+import { once } from "node:events";
 import { appendFileSync } from "node:fs";
+import { createInterface } from "node:readline";
 import { Client, Executor, toolResultOf } from "runlane";
 
 const [target, agent, place, effects] = process.argv.slice(2);
+const lines = createInterface({ input: process.stdin });
 const hang = async (at) => {
   if (place === at) {
     process.stdout.write(`${at}\n`);
-    await new Promise(() => setInterval(() => undefined, 1000));
+    await once(lines, "line");
   }
 };
 const pay = {
@@ -28,14 +32,16 @@ const executor = new Executor(
     name: agent,
     tools: [pay],
     async model(request) {
-      const results = request.messages.map(toolResultOf).filter((one) => one !== undefined);
+      const own = request.messages.filter((message) => message.runId === request.runId);
+      const results = own.map(toolResultOf).filter((one) => one !== undefined);
       if (results.length === 0) {
+        await hang("asked");
         return { toolCalls: [{ toolCallId: "1", name: "pay" }] };
       }
       await hang("model");
       return results.map((one) => one.content[0].text).join();
     },
   },
-  { leaseSeconds: 5 },
+  { leaseSeconds: 5, log: (message) => process.stdout.write(`${message}\n`) },
 );
 await executor.run();

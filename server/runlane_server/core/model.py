@@ -31,7 +31,7 @@ from runlane_server.core.words import (
     ToolOutcome,
 )
 
-_INT64_MAX = 2**63 - 1
+_TOTAL_MAX = 2**53 - 1
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,10 +60,10 @@ class Usage:
     compaction_output_tokens: int = 0
 
     def plus(self, other: "Usage") -> "Usage":
-        """Returns the sum of both; a number that would not fit 64 bits stays at the largest."""
+        """Returns the sum of both; a number stays below 2^53, which every language can hold."""
         return Usage(
             *(
-                min(one + more, _INT64_MAX)
+                min(one + more, _TOTAL_MAX)
                 for one, more in zip(_usage_values(self), _usage_values(other), strict=True)
             )
         )

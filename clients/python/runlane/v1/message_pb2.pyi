@@ -309,7 +309,7 @@ class Media(message.Message):
     filename: builtins.str
     """A name for people; at most 255 bytes."""
     size_bytes: builtins.int
-    """Size of the bytes, if known."""
+    """Size of the bytes, if known: below 2^53, which every language can hold."""
     sha256: builtins.str
     """SHA-256 of the bytes in lower-case hex, if known."""
     uri: builtins.str

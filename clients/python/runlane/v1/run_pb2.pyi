@@ -715,9 +715,13 @@ class RunLimits(message.Message):
     more calls than are left ends the run.
     """
     max_total_tokens: builtins.int
-    """Input and output tokens of all model steps; 0 (default): as many as come."""
+    """Input and output tokens of all model steps: below 2^53, which every language can hold;
+    0 (default): as many as come.
+    """
     max_cost_usd_micros: builtins.int
-    """Cost of all model steps and summaries in millionths of a US dollar; 0 (default): no limit."""
+    """Cost of all model steps and summaries in millionths of a US dollar: below 2^53; 0 (default):
+    no limit.
+    """
     @builtins.property
     def max_duration(self) -> duration_pb2.Duration:
         """From the creation of the run to its deadline: up to 30 days. Default: none."""

@@ -2,7 +2,7 @@
 import { sleep } from "../async.js";
 import type { Caller } from "../caller.js";
 import { toolResultOf, toolUsesOf, type BlockInit } from "../content.js";
-import { isReason, RunlaneError, TransportError } from "../errors.js";
+import { isReason, RunlaneError, TransportError, UnsafeIntegerError } from "../errors.js";
 import type {
   CommitModelStep,
   Fence,
@@ -44,9 +44,11 @@ export class ActivationWork {
   readonly #run: Run;
   readonly #fence: Fence;
   readonly #lease: Lease;
+  readonly #unread: unknown;
   #messages: Message[] = [];
   #summary: Summary | undefined;
 
+  /** @param unread Why the activation could not be read: it is all that is known beside the fence. */
   constructor(
     caller: Caller,
     leased: LeasedActivation,
@@ -54,6 +56,7 @@ export class ActivationWork {
     toolbox: Toolbox,
     leaseSeconds: number,
     log: Log,
+    unread?: unknown,
   ) {
     this.#agent = agent;
     this.#toolbox = toolbox;
@@ -61,6 +64,7 @@ export class ActivationWork {
     this.#run = present(leased.run);
     this.#fence = present(leased.fence);
     this.#lease = new Lease(caller, leased, this.#fence, leaseSeconds, log);
+    this.#unread = unread;
   }
 
   /** Says that the work has to stop. */
@@ -96,7 +100,7 @@ export class ActivationWork {
         await this.#lease.commit([], { finish: { cancelled: {} } });
       } else if (error instanceof ModelError) {
         await this.#fail(error.reason, error.message, error.retryable);
-      } else if (isReason(error, "MESSAGE_TOO_LARGE")) {
+      } else if (isReason(error, "MESSAGE_TOO_LARGE") || error instanceof UnsafeIntegerError) {
         // What is too large is so again the next time: it is told, by its size alone.
         this.#lease.tell("the executor failed at a run", error);
         await this.#fail("executor_error", error.message, false);
@@ -116,6 +120,10 @@ export class ActivationWork {
 
   async #work(): Promise<void> {
     const lease = this.#lease;
+    if (this.#unread !== undefined) {
+      lease.check();
+      throw this.#unread;
+    }
     if (this.#run.position === "outcome_ready") {
       await lease.commit([], { finish: { completed: {} } });
       return;

@@ -1,4 +1,6 @@
 // What tools return and models ask for, as blocks that the service takes.
+import { randomUUID } from "node:crypto";
+
 import type { BlockInit } from "../content.js";
 import type { ToolResult, ToolResultOutcome } from "../gen/models.js";
 import type { Init } from "../plain.js";
@@ -51,7 +53,7 @@ export function okResult(toolCallId: string, value: unknown): Init<ToolResult> {
   } else if (value === undefined) {
     content = [];
   } else {
-    const text = typeof value === "string" ? value : (JSON.stringify(value) ?? "");
+    const text = typeof value === "string" ? value : (jsonOf(value) ?? "");
     content = [{ text }];
   }
   if (content.length > 256) {
@@ -127,6 +129,14 @@ function exact(text: string, found: Record<string, unknown>): Record<string, unk
   return rounded ? (JSON.parse(marked, whole) as Record<string, unknown>) : found;
 }
 
+/** Writes JSON, a bigint as the integer that it is: what `parseArguments` gives can be returned. */
+function jsonOf(value: unknown): string | undefined {
+  const mark = `${randomUUID()}:`;
+  const marked = (_key: string, one: unknown): unknown =>
+    typeof one === "bigint" ? `${mark}${one}` : one;
+  return JSON.stringify(value, marked)?.replaceAll(new RegExp(`"${mark}(-?\\d+)"`, "g"), "$1");
+}
+
 /** Refuses what some reader of JSON could not hold. */
 function checked(key: string, value: unknown): unknown {
   for (const text of [key, value]) {
@@ -176,7 +186,7 @@ function cleaned(block: BlockInit): BlockInit {
 
 function argumentsOf(call: ToolCallRequest) {
   const given = call.arguments ?? "{}";
-  const text = typeof given === "string" ? given || "{}" : JSON.stringify(given);
+  const text = typeof given === "string" ? given || "{}" : (jsonOf(given) ?? "{}");
   return text.isWellFormed() && parseArguments(text) !== undefined
     ? { argumentsJson: text }
     : { argumentsText: clean(text) };

@@ -2,32 +2,26 @@
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 
-import { create, type MessageShape } from "@bufbuild/protobuf";
+import { create } from "@bufbuild/protobuf";
 
 import { Linked, Signal, sleep } from "../async.js";
 import type { Caller } from "../caller.js";
 import type { Client } from "../client.js";
+import { ArgumentError, RunlaneError, ServiceError, TransportError } from "../errors.js";
 import {
-  ArgumentError,
-  RunlaneError,
-  ServiceError,
-  TransportError,
-  UnsafeIntegerError,
-} from "../errors.js";
-import type { LeasedActivation } from "../gen/models.js";
-import {
-  CommitRequestSchema,
   ExecutorService,
   LeasedActivationSchema,
   PollActivationRequestSchema,
-  type PollActivationResponseSchema,
+  PollActivationResponseSchema,
+  type PollActivationResponse,
 } from "../gen/executor_service_pb.js";
-import { RunFailure_Reason } from "../gen/run_pb.js";
+import type { LeasedActivation } from "../gen/models.js";
+import { present } from "../history.js";
 import { newRequestId } from "../ids.js";
 import { fromPlain, toPlain } from "../plain.js";
 import { delaySeconds } from "../policy.js";
 import { ActivationWork } from "./activation.js";
-import { kindOf, type Log } from "./lease.js";
+import type { Log } from "./lease.js";
 import type { Agent } from "./model.js";
 import { Toolbox } from "./tools.js";
 
@@ -192,39 +186,38 @@ export class Executor {
         await this.#freed.take();
         continue;
       }
-      const leased = await this.#poll();
-      if (leased !== undefined) {
-        this.#start(leased);
+      const answer = await this.#poll();
+      if (answer !== undefined) {
+        this.#take(answer);
       }
     }
   }
 
   /** Asks until there is an answer: the same request id gives the same lease. */
-  async #poll(): Promise<LeasedActivation | undefined> {
-    const request = {
+  async #poll(): Promise<PollActivationResponse | undefined> {
+    const request = fromPlain(PollActivationRequestSchema, {
       executorId: this.executorId,
       agents: [...this.#agents.keys()].sort(),
       waitDurationSeconds: this.#pollSeconds,
       leaseDurationSeconds: this.#leaseSeconds,
       contextBytesMax: CONTEXT_BYTES,
       requestId: newRequestId(),
-    };
+    });
     const { signal } = this.#polling;
     const onRepeat = (failure: ServiceError | TransportError): void => {
       this.#unreached(failure);
     };
     for (let failures = 1; ; failures += 1) {
-      let told: MessageShape<typeof PollActivationResponseSchema>;
+      let answer: PollActivationResponse;
       try {
         const { pollActivation } = ExecutorService.method;
-        const message = fromPlain(PollActivationRequestSchema, request);
-        told = await this.#caller.message(pollActivation, message, { signal, onRepeat });
+        answer = await this.#caller.message(pollActivation, request, { signal, onRepeat });
       } catch (error) {
         if (signal.aborted) {
           return undefined;
         }
-        const failed = error instanceof ServiceError || error instanceof TransportError;
-        if (!failed || !PASSING.has(error.code)) {
+        const told = error instanceof ServiceError || error instanceof TransportError;
+        if (!told || !PASSING.has(error.code)) {
           throw error;
         }
         this.#unreached(error);
@@ -238,41 +231,31 @@ export class Executor {
         continue;
       }
       this.#reached();
-      this.#draining ||= told.draining;
-      if (told.fenceLost || told.activation === undefined) {
-        return undefined;
-      }
-      try {
-        return toPlain(LeasedActivationSchema, told.activation);
-      } catch (error) {
-        await this.#refuse(told.activation, error);
-        return undefined;
-      }
+      this.#draining ||= answer.draining;
+      return answer;
     }
   }
 
-  /** Ends a run that cannot be read, for it has a number beyond 2^53: others cannot either. */
-  async #refuse(
-    { fence }: MessageShape<typeof LeasedActivationSchema>,
-    error: unknown,
-  ): Promise<void> {
-    this.#tell("an activation cannot be read", error);
-    const failed = {
-      reason: RunFailure_Reason.EXECUTOR_ERROR,
-      message: error instanceof UnsafeIntegerError ? error.message : kindOf(error),
-    };
-    const finish = { outcome: { case: "failed", value: failed } } as const;
-    const outcome = { case: "finish", value: finish } as const;
-    const request = create(CommitRequestSchema, { fence, outcome, requestId: newRequestId() });
+  /** Begins to work on what was leased; one that cannot be read fails its run, and nothing else. */
+  #take(answer: PollActivationResponse): void {
+    const { activation, fenceLost } = answer;
+    if (activation === undefined || fenceLost) {
+      return;
+    }
+    let leased: LeasedActivation;
+    let unread: unknown;
     try {
-      const options = { signal: this.#polling.signal };
-      await this.#caller.message(ExecutorService.method.commit, request, options);
-    } catch (problem) {
-      this.#tell("a run that cannot be read was not ended", problem);
+      leased = present(toPlain(PollActivationResponseSchema, answer).activation);
+    } catch (error) {
+      const { fence, run, control } = activation;
+      const known = { fence, control, run: { runId: run?.runId ?? "", agent: run?.agent ?? "" } };
+      leased = toPlain(LeasedActivationSchema, create(LeasedActivationSchema, known));
+      unread = error;
     }
+    this.#start(leased, unread);
   }
 
-  #start(leased: LeasedActivation): void {
+  #start(leased: LeasedActivation, unread?: unknown): void {
     const found = this.#agents.get(leased.run?.agent ?? "");
     if (found === undefined) {
       this.#log("an activation of an agent came that was not asked for", {});
@@ -286,6 +269,7 @@ export class Executor {
       toolbox,
       this.#leaseSeconds,
       this.#log,
+      unread,
     );
     const done = work
       .run()

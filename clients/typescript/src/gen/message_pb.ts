@@ -321,7 +321,7 @@ export type Media = Message$1<"runlane.v1.Media"> & {
   filename: string;
 
   /**
-   * Size of the bytes, if known.
+   * Size of the bytes, if known: below 2^53, which every language can hold.
    *
    * @generated from field: int64 size_bytes = 4;
    */

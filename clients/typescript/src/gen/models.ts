@@ -613,7 +613,7 @@ export interface Media {
   readonly mediaType: string;
   /** A name for people; at most 255 bytes. */
   readonly filename: string;
-  /** Size of the bytes, if known. */
+  /** Size of the bytes, if known: below 2^53, which every language can hold. */
   readonly sizeBytes: number;
   /** SHA-256 of the bytes in lower-case hex, if known. */
   readonly sha256: string;
@@ -849,9 +849,15 @@ export interface RunLimits {
    * more calls than are left ends the run.
    */
   readonly maxToolCalls: number;
-  /** Input and output tokens of all model steps; 0 (default): as many as come. */
+  /**
+   * Input and output tokens of all model steps: below 2^53, which every language can hold;
+   * 0 (default): as many as come.
+   */
   readonly maxTotalTokens: number;
-  /** Cost of all model steps and summaries in millionths of a US dollar; 0 (default): no limit. */
+  /**
+   * Cost of all model steps and summaries in millionths of a US dollar: below 2^53; 0 (default):
+   * no limit.
+   */
   readonly maxCostUsdMicros: number;
   /** From the creation of the run to its deadline: up to 30 days. Default: none. */
   readonly maxDurationSeconds?: number;

@@ -896,14 +896,16 @@ export type RunLimits = Message<"runlane.v1.RunLimits"> & {
   maxToolCalls: number;
 
   /**
-   * Input and output tokens of all model steps; 0 (default): as many as come.
+   * Input and output tokens of all model steps: below 2^53, which every language can hold;
+   * 0 (default): as many as come.
    *
    * @generated from field: int64 max_total_tokens = 3;
    */
   maxTotalTokens: bigint;
 
   /**
-   * Cost of all model steps and summaries in millionths of a US dollar; 0 (default): no limit.
+   * Cost of all model steps and summaries in millionths of a US dollar: below 2^53; 0 (default):
+   * no limit.
    *
    * @generated from field: int64 max_cost_usd_micros = 4;
    */
