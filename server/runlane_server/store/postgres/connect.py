@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
@@ -105,6 +106,19 @@ class Address:
     connect_timeout: float = 10.0
 
     @property
+    def place(self) -> str:
+        """HOST:PORT/NAME, as errors show it: nothing that stands before or after it."""
+        parts = urlsplit(self.dsn)
+        query = parse_qs(parts.query)
+        hosts = parts.netloc.rpartition("@")[2] or ",".join(query.get("host", []))
+        port = query.get("port", [os.environ.get("PGPORT", "5432")])[-1]
+        named = [
+            host if host.rpartition("]")[2].count(":") else f"{host}:{port}"
+            for host in hosts.split(",")
+        ]
+        return f"{','.join(named)}{parts.path}"
+
+    @property
     def longest(self) -> float:
         """Seconds after which a statement is over, also where nobody says so."""
         return self.statement_timeout + 5
@@ -147,7 +161,9 @@ class Address:
             # The driver's own words may show a part of the address.
             raise StoreRefused("the address of the database cannot be read") from None
         except DRIVER_ERRORS as error:
-            raise StoreUnavailable(f"the database cannot be reached: {said(error)}") from None
+            refused = isinstance(error, asyncpg.PostgresError)
+            what = "does not let us in" if refused else "cannot be reached"
+            raise StoreUnavailable(f"the database {self.place} {what}: {said(error)}") from None
 
 
 def said(error: BaseException) -> str:

@@ -19,7 +19,7 @@ _TRIES, _TRY_SECONDS = 60, 0.05
 """How often, and at what distance, it is tried: servers may be started at the same time."""
 
 _OLDEST = 140_000
-_PACKAGE = "runlane_server.store.postgres"
+PACKAGE = "runlane_server.store.postgres"
 _WHERE = "the database"
 _SECRET_BYTES = 32
 _MIGRATION_SECONDS = 24 * 3600
@@ -55,7 +55,7 @@ async def missing(conn: Conn, *, verify: bool = False) -> list[Migration]:
         applied = {row[0]: row[1] for row in rows}
         if not applied:
             raise StoreRefused(f"{_WHERE} has tables, but no migration that made them")
-    return plan(read_migrations(_PACKAGE), applied, _WHERE, verify=verify)
+    return plan(read_migrations(PACKAGE), applied, _WHERE, verify=verify)
 
 
 async def prepare(conn: Any, now: int) -> None:
