@@ -6,6 +6,8 @@ import contextlib
 import asyncpg
 import pytest
 import pytest_asyncio
+from runlane_server.app.keys import NO_GRANT, KeyRing, NewKey
+from runlane_server.core.keys import ALL_SCOPES
 from runlane_server.core.rows import SessionDeleted, SessionUpdated, TimerSet
 from runlane_server.core.words import TimerKind
 from runlane_server.store.base import (
@@ -24,6 +26,7 @@ from store_builders import Scripted, request
 from store_inside import inside
 
 pytestmark = pytest.mark.asyncio
+SECOND = 1_000_000
 
 
 @pytest_asyncio.fixture
@@ -185,10 +188,33 @@ async def test_a_race_that_is_lost_beside_a_bad_row_takes_nobody_along(one, othe
     assert [type(one) for one in outcomes] == [Duplicate, Rejected, Committed]
 
 
+# --- keys ------------------------------------------------------------------------------
+
+
+async def test_one_request_for_a_key_at_two_servers_makes_one(one, other):
+    class Now:
+        def now(self):
+            return SECOND
+
+    barrier = asyncio.Barrier(2)
+    rings = []
+    for store, digit in ((one, "1"), (other, "2")):
+        read = store.api_keys
+
+        async def both_have_looked(*args, read=read):
+            await barrier.wait()
+            return await read(*args)
+
+        store.api_keys = both_have_looked
+        rings.append(KeyRing(store, Now(), lambda prefix, digit=digit: f"{prefix}_{digit * 32}"))
+    asked = NewKey("n", "default", ALL_SCOPES, request_id="r")
+    made = await asyncio.gather(*(ring.create(NO_GRANT, "default", asked) for ring in rings))
+    (row,) = await PostgresStore.api_keys(one)
+    assert [each.key for each in made] == [row, row]
+    assert sorted(bool(each.secret) for each in made) == [False, True]
+
+
 # --- a start ---------------------------------------------------------------------------
-
-
-SECOND = 1_000_000
 
 
 async def _ends_after_start(postgres, now):

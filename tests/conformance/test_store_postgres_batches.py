@@ -131,6 +131,11 @@ def _reads(store, s):
     yield store.submission("default", "sub_x")
     yield store.find_session_of_submission("default", "sub_x")
     yield store.expire_requests(0, 10)
+    yield store.api_keys(1)
+    yield store.api_keys(1, ["default"], (1, "key_x"), 9)
+    yield store.api_keys(0, None, None, 9)
+    yield store.api_key("key_x")
+    yield store.api_key_of_request("default/x")
     shared = store.shared
     yield shared.tokens([s.key])
     yield shared.moved("1:1:")

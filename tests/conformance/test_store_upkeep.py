@@ -1,9 +1,18 @@
 """Deleting, sweeping, expiring."""
 
+import importlib
+
 import pytest
 from runlane_server.core.rows import SessionDeleted, TimerSet
 from runlane_server.core.words import TimerKind
-from runlane_server.store.base import Committed, Conflict, SessionFilter, SessionOrder
+from runlane_server.store.base import (
+    DRAINED_MAX,
+    Committed,
+    CommitUnit,
+    Conflict,
+    SessionFilter,
+    SessionOrder,
+)
 from store_builders import Scripted, request
 from store_inside import inside
 
@@ -108,6 +117,22 @@ async def test_messages_that_forks_show_outlive_their_session(store):
     await delete(store, near)
     await sweep(store, near, 2)
     assert await inside(store, "messages") == 0
+
+
+async def test_the_newest_drained_executors_are_kept(store, monkeypatch):
+    upkeep = importlib.import_module(type(store).__module__).upkeep
+    names = [("default", f"x{number}") for number in (5, 3, 4, 1)]
+    for name in names:
+        await write(store, CommitUnit(drained_executor=name))
+    await write(store, CommitUnit(drained_executor=names[0]))
+    assert await store.drained_executors() == names, "the newest last"
+    assert await store.expire_requests(0, 10) == 0
+    assert await store.drained_executors() == names
+    sql = upkeep._FORGET_DRAINED.replace(str(DRAINED_MAX), "2")
+    monkeypatch.setattr(upkeep, "_FORGET_DRAINED", sql)
+    for _ in range(2):
+        assert await store.expire_requests(0, 10) == 0
+        assert await store.drained_executors() == names[2:]
 
 
 async def test_feed_keys_are_never_given_again(store):

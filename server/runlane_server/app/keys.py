@@ -25,7 +25,7 @@ from runlane_server.core.keys import (
 from runlane_server.runtime.engine import Time
 from runlane_server.runtime.forever import forever
 from runlane_server.store.base import Store
-from runlane_server.store.errors import StoreError
+from runlane_server.store.errors import StoreError, StoreUnavailable
 
 KEYS_MAX = 1000
 """Live keys of a namespace."""
@@ -184,11 +184,7 @@ class KeyRing:
         """Takes in what others wrote; ends what they revoked."""
         async with self._lock:
             now = self._clock.now()
-            live = {
-                place_of(key.key_id): key
-                for key in await self._store.api_keys()
-                if not key.ended(now)
-            }
+            live = {place_of(key.key_id): key for key in await self._store.api_keys(now)}
             for place in self._grants.keys() - live.keys():
                 self._grants.pop(place).end()
             for place in live.keys() - self._grants.keys():
@@ -222,13 +218,12 @@ class KeyRing:
             )
         async with self._lock:
             now = self._clock.now()
-            keys = await self._store.api_keys()
             request = f"{namespace}/{asked.request_id}" if asked.request_id else ""
-            before = next((key for key in keys if request and key.request_id == request), None)
-            if before is not None:
-                return MadeKey(_same(before, asked))
-            live = sum(key.namespace == asked.namespace and not key.ended(now) for key in keys)
-            if live >= KEYS_MAX:
+            if request:
+                before = await self._store.api_key_of_request(request)
+                if before is not None:
+                    return MadeKey(_same(before, asked))
+            if len(await self._store.api_keys(now, [asked.namespace])) >= KEYS_MAX:
                 raise Refused(Reason.QUOTA_EXCEEDED, quota="keys", limit=str(KEYS_MAX))
             key_id = self._new_id("key")
             secret = make_secret(key_id, secrets.token_bytes(RANDOM_BYTES))
@@ -243,7 +238,12 @@ class KeyRing:
                 now + asked.lifetime if asked.lifetime else 0,
                 request_id=request,
             )
-            await self._store.save_api_key(key)
+            if not await self._store.save_api_key(key):
+                # Another server was asked the same at the same moment.
+                before = await self._store.api_key_of_request(request)
+                if before is None:
+                    raise StoreUnavailable("a key could not be written")
+                return MadeKey(_same(before, asked))
             self._grants[place_of(key_id)] = grant_of(key)
             if self.on_change is not None:
                 self.on_change(key, actor)
@@ -253,14 +253,9 @@ class KeyRing:
         self, grant: Grant, after: tuple[int, str] | None, limit: int, *, ended: bool
     ) -> Page[ApiKey]:
         """Lists the keys of the namespaces that a credential opens."""
-        now = self._clock.now()
-        keys = [
-            key
-            for key in await self._store.api_keys()
-            if grant.opens(key.namespace)
-            and (ended or not key.ended(now))
-            and (after is None or (key.create_time, key.key_id) > after)
-        ]
+        live_at = 0 if ended else self._clock.now()
+        namespaces = None if grant.every else grant.namespaces
+        keys = await self._store.api_keys(live_at, namespaces, after, limit + 1)
         page = keys[:limit]
         more = len(keys) > limit
         return Page(page, (page[-1].create_time, page[-1].key_id) if more else None)
@@ -268,10 +263,8 @@ class KeyRing:
     async def revoke(self, grant: Grant, key_id: str, actor: str = "") -> ApiKey:
         """Ends a key, and the calls that last under it; `actor` is that of the call."""
         async with self._lock:
-            for key in await self._store.api_keys():
-                if key.key_id == key_id and grant.opens(key.namespace):
-                    break
-            else:
+            key = await self._store.api_key(key_id)
+            if key is None or not grant.opens(key.namespace):
                 raise Refused(Reason.KEY_NOT_FOUND)
             if key.revoke_time:
                 return key

@@ -17,16 +17,13 @@ from runlane_server.core.rows import (
     LeasePut,
     Row,
 )
-from runlane_server.store.base import LiveLease, QueuedActivation
+from runlane_server.store.base import DRAINED_MAX, LiveLease, QueuedActivation
 
 SEEN_SECONDS = 60
 """How long an executor counts after its last poll ended."""
 
 EXECUTORS_MAX = 10_000
 """Executors that are remembered; the one that polled longest ago is forgotten first."""
-
-DRAINED_MAX = 10_000
-"""Drained executors that are remembered; the one drained longest ago is forgotten first."""
 
 LANES_MAX = 10_000
 """Agents that are remembered; beyond it those that are idle are forgotten, oldest first."""

@@ -29,6 +29,9 @@ from runlane_server.core.words import (
 READ_BYTES = 4 * 1024 * 1024
 """What one read of rows that may be large gives, where the caller says nothing."""
 
+DRAINED_MAX = 10_000
+"""Drained executors that are kept: those that were drained last."""
+
 ANSWERED_MAX = 256
 """Answers that a run is told of at most; the newest."""
 
@@ -941,13 +944,36 @@ class Store(Protocol):
         """Reads all durable timers."""
 
     async def drained_executors(self) -> list[tuple[str, str]]:
-        """Reads (namespace, executor_id) of all drained executors."""
+        """Reads (namespace, executor_id) of the drained executors that are kept, newest last."""
 
-    async def api_keys(self) -> list[ApiKey]:
-        """Reads all API keys, also revoked ones, ascending by (create_time, key_id)."""
+    async def api_keys(
+        self,
+        live_at: int = 0,
+        namespaces: Sequence[str] | None = None,
+        after: tuple[int, str] | None = None,
+        limit: int = 0,
+    ) -> list[ApiKey]:
+        """Reads API keys, ascending by (create_time, key_id).
 
-    async def save_api_key(self, key: ApiKey) -> None:
-        """Adds an API key, durable on return; of one that is there, sets revoke_time once."""
+        Args:
+            live_at: Only those that open something at this time; 0: ended ones too.
+            namespaces: Only those of these; None: of all.
+            after: Only those that come later.
+            limit: How many; 0: all.
+        """
+
+    async def api_key(self, key_id: str) -> ApiKey | None:
+        """Reads an API key."""
+
+    async def api_key_of_request(self, request_id: str) -> ApiKey | None:
+        """Reads the API key that a request made; `request_id` as the key has it."""
+
+    async def save_api_key(self, key: ApiKey) -> bool:
+        """Adds an API key, durable on return; of one that is there, sets revoke_time once.
+
+        Returns:
+            False: nothing was written, its request made another key.
+        """
 
     async def sweep(self, key: SessionKey, max_rows: int) -> bool:
         """Removes up to `max_rows` rows of a deleted session; True once none is left.

@@ -21,14 +21,35 @@ class Store:
         self.rows = {}
         self.reads = 0
 
-    async def api_keys(self):
+    async def api_keys(self, live_at=0, namespaces=None, after=None, limit=0):
         self.reads += 1
         await asyncio.sleep(0)
-        return sorted(self.rows.values(), key=lambda key: (key.create_time, key.key_id))
+        found = sorted(self.rows.values(), key=lambda key: (key.create_time, key.key_id))
+        return [
+            key
+            for key in found
+            if (not live_at or not key.ended(live_at))
+            and (namespaces is None or key.namespace in namespaces)
+            and (after is None or (key.create_time, key.key_id) > after)
+        ][: limit or None]
+
+    async def api_key(self, key_id):
+        await asyncio.sleep(0)
+        return self.rows.get(key_id)
+
+    async def api_key_of_request(self, request_id):
+        await asyncio.sleep(0)
+        return next((one for one in self.rows.values() if one.request_id == request_id), None)
 
     async def save_api_key(self, key):
         await asyncio.sleep(0)
+        request = key.request_id
+        if key.key_id not in self.rows and any(
+            request and one.request_id == request for one in self.rows.values()
+        ):
+            return False
         self.rows[key.key_id] = key
+        return True
 
 
 class Clock:
@@ -160,6 +181,17 @@ async def test_a_request_id_makes_one_key_in_each_namespace(parts):
     with pytest.raises(Refused) as caught:
         await ring.create(NO_GRANT, "default", replace(asked, name="m"))
     assert caught.value.reason is Reason.REQUEST_ID_REUSED
+
+
+async def test_a_request_id_makes_one_key_at_two_servers(parts):
+    ring, store, clock = parts
+    numbers = iter(range(10**6, 10**7))
+    other = KeyRing(store, clock, lambda prefix: f"{prefix}_{next(numbers):032x}")
+    asked = new(request_id="r")
+    made = await asyncio.gather(*(one.create(NO_GRANT, "default", asked) for one in (ring, other)))
+    (row,) = store.rows.values()
+    assert [one.key for one in made] == [row, row]
+    assert sorted(bool(one.secret) for one in made) == [False, True]
 
 
 async def test_keys_are_listed_in_pages(parts):

@@ -23,6 +23,7 @@ from runlane_server.core.words import (
     TimerKind,
 )
 from runlane_server.store.base import (
+    DRAINED_MAX,
     READ_BYTES,
     EventGroup,
     LiveLease,
@@ -477,6 +478,7 @@ async def timers(conn: Conn) -> list[StoredTimer]:
 async def drained_executors(conn: Conn) -> list[tuple[str, str]]:
     """Store.drained_executors."""
     rows = await conn.fetch(
-        "SELECT namespace, executor_id FROM drained_executors ORDER BY namespace, executor_id"
+        "SELECT namespace, executor_id FROM drained_executors"  # noqa: S608 - constants
+        f" ORDER BY drain_time DESC, namespace DESC, executor_id DESC LIMIT {DRAINED_MAX}"
     )
-    return [(row[0], row[1]) for row in rows]
+    return [(row[0], row[1]) for row in reversed(rows)]

@@ -244,6 +244,8 @@ class PostgresStore:
             if found:
                 removed += await self._write(upkeep.remove_requests, found)
             self._expiry_place = place or upkeep.FIRST_PLACE
+            if place is None:
+                await self._write(upkeep.forget_drained)
             if place is None or removed >= max_rows:
                 break
         return removed
@@ -469,13 +471,27 @@ class PostgresStore:
         """Counts, looking at `limit` rows of a kind at most."""
         return await self._snapshot(lists.counts, namespace, limit)
 
-    async def api_keys(self) -> list[ApiKey]:
-        """Reads all API keys, also revoked ones, ascending by (create_time, key_id)."""
-        return await self._read(keys.api_keys)
+    async def api_keys(
+        self,
+        live_at: int = 0,
+        namespaces: Sequence[str] | None = None,
+        after: tuple[int, str] | None = None,
+        limit: int = 0,
+    ) -> list[ApiKey]:
+        """Reads API keys, ascending by (create_time, key_id)."""
+        return await self._read(keys.api_keys, live_at, namespaces, after, limit)
 
-    async def save_api_key(self, key: ApiKey) -> None:
+    async def api_key(self, key_id: str) -> ApiKey | None:
+        """Reads an API key."""
+        return await self._read(keys.api_key, key_id)
+
+    async def api_key_of_request(self, request_id: str) -> ApiKey | None:
+        """Reads the API key that a request made."""
+        return await self._read(keys.api_key_of_request, request_id)
+
+    async def save_api_key(self, key: ApiKey) -> bool:
         """Adds an API key, durable on return; of one that is there, sets revoke_time once."""
-        await self._write(keys.save_api_key, key)
+        return await self._write(keys.save_api_key, key)
 
     async def usage(self, namespace: str) -> Usage:
         """Sums up what the sessions of a namespace take."""

@@ -24,6 +24,7 @@ from runlane_server.store.base import (
     Write,
 )
 from runlane_server.store.postgres import calls, rows, turns
+from runlane_server.store.postgres.connect import NOW
 from runlane_server.store.postgres.plan import BadRow, Kind, Plan, Raced, columns
 from runlane_server.store.postgres.rows import json_text
 
@@ -84,8 +85,8 @@ _INSERT_REQUEST = Kind(
 )
 _DRAIN = Kind(
     columns("namespace, executor_id text"),
-    "INSERT INTO drained_executors (namespace, executor_id) SELECT namespace, executor_id"
-    " FROM {u} ON CONFLICT DO NOTHING",
+    "INSERT INTO drained_executors (namespace, executor_id, drain_time)"  # noqa: S608 - constants
+    f" SELECT namespace, executor_id, {NOW} FROM {{u}} ON CONFLICT DO NOTHING",
     ordered=2,
 )
 # Has a page written, and leaves no row.

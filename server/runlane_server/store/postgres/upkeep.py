@@ -2,6 +2,7 @@
 
 from runlane_server.core.model import SessionKey
 from runlane_server.core.words import TimerKind
+from runlane_server.store.base import DRAINED_MAX
 from runlane_server.store.postgres.connect import Conn
 
 SWEEPING = 0x52756E6C03
@@ -15,6 +16,13 @@ _SCAN = 5_000
 
 RequestPlace = tuple[str, str, str, str]
 FIRST_PLACE: RequestPlace = ("", "", "", "")
+
+_FORGET_DRAINED = (
+    "DELETE FROM drained_executors d USING (SELECT drain_time, namespace, executor_id"  # noqa: S608 - constants
+    " FROM drained_executors WHERE drain_time >= 0 ORDER BY drain_time DESC, namespace DESC,"
+    f" executor_id DESC LIMIT 1 OFFSET {DRAINED_MAX}) k WHERE (d.drain_time, d.namespace,"
+    " d.executor_id) <= (k.drain_time, k.namespace, k.executor_id)"
+)
 
 
 def _hits(status: str) -> int:
@@ -46,6 +54,11 @@ async def settle_leases(conn: Conn, now: int, embedded_prefix: str) -> None:
         "DELETE FROM drained_executors WHERE $1::text <> '' AND starts_with(executor_id, $1::text)",
         embedded_prefix,
     )
+
+
+async def forget_drained(conn: Conn) -> None:
+    """Removes the drained executors beyond those that are kept."""
+    await conn.execute(_FORGET_DRAINED)
 
 
 # --- a deleted session -----------------------------------------------------

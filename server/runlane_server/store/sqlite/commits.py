@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 
 from runlane_server.core.model import SessionKey
@@ -155,9 +156,9 @@ class Committer:
             return _CONFLICT
         if unit.drained_executor is not None:
             self._execute(
-                "INSERT INTO drained_executors (namespace, executor_id) VALUES (?, ?)"
-                " ON CONFLICT DO NOTHING",
-                unit.drained_executor,
+                "INSERT INTO drained_executors (namespace, executor_id, drain_time)"
+                " VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (*unit.drained_executor, time.time_ns() // 1000),
             )
         elif not sessions and request is None and not unit.unchanged:
             self._try()

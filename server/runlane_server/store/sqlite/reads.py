@@ -19,6 +19,7 @@ from runlane_server.core.words import (
     TimerKind,
 )
 from runlane_server.store.base import (
+    DRAINED_MAX,
     FEED_SCAN,
     READ_BYTES,
     EventGroup,
@@ -559,5 +560,6 @@ def timers(conn: sqlite3.Connection) -> list[StoredTimer]:
 def drained_executors(conn: sqlite3.Connection) -> list[tuple[str, str]]:
     """Store.drained_executors."""
     return conn.execute(
-        "SELECT namespace, executor_id FROM drained_executors ORDER BY namespace, executor_id"
-    ).fetchall()
+        "SELECT namespace, executor_id FROM drained_executors"  # noqa: S608 - constants
+        f" ORDER BY drain_time DESC, namespace DESC, executor_id DESC LIMIT {DRAINED_MAX}"
+    ).fetchall()[::-1]

@@ -197,6 +197,8 @@ class SqliteStore:
                     upkeep.remove_requests, self._connection(), found
                 )
             self._expiry_place = place or upkeep.FIRST_PLACE
+            if place is None:
+                await self._writer.submit(upkeep.forget_drained, self._connection())
             if place is None or removed >= max_rows:
                 break
         return removed
@@ -397,13 +399,27 @@ class SqliteStore:
         """Reads (namespace, executor_id) of all drained executors."""
         return await self._read(reads.drained_executors)
 
-    async def api_keys(self) -> list[ApiKey]:
-        """Reads all API keys, also revoked ones, ascending by (create_time, key_id)."""
-        return await self._read(keys.api_keys)
+    async def api_keys(
+        self,
+        live_at: int = 0,
+        namespaces: Sequence[str] | None = None,
+        after: tuple[int, str] | None = None,
+        limit: int = 0,
+    ) -> list[ApiKey]:
+        """Reads API keys, ascending by (create_time, key_id)."""
+        return await self._read(keys.api_keys, live_at, namespaces, after, limit)
 
-    async def save_api_key(self, key: ApiKey) -> None:
+    async def api_key(self, key_id: str) -> ApiKey | None:
+        """Reads an API key."""
+        return await self._read(keys.api_key, key_id)
+
+    async def api_key_of_request(self, request_id: str) -> ApiKey | None:
+        """Reads the API key that a request made."""
+        return await self._read(keys.api_key_of_request, request_id)
+
+    async def save_api_key(self, key: ApiKey) -> bool:
         """Adds an API key, durable on return; of one that is there, sets revoke_time once."""
-        await self._writer.submit(keys.save_api_key, self._connection(), key)
+        return await self._writer.submit(keys.save_api_key, self._connection(), key)
 
     async def check(self) -> list[str]:
         """Verifies the whole store; returns what is wrong, one line each."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from runlane_server.core.model import SessionKey
 from runlane_server.core.words import TimerKind
+from runlane_server.store.base import DRAINED_MAX
 from runlane_server.store.sqlite.rows import SPAN, events_start, messages_start
 
 _SCAN = 5_000
@@ -12,6 +13,12 @@ _SCAN = 5_000
 
 RequestPlace = tuple[str, str, str, str]
 FIRST_PLACE: RequestPlace = ("", "", "", "")
+
+_FORGET_DRAINED = (
+    "DELETE FROM drained_executors WHERE (drain_time, namespace, executor_id) <= (SELECT"  # noqa: S608 - constants
+    " drain_time, namespace, executor_id FROM drained_executors ORDER BY drain_time DESC,"
+    f" namespace DESC, executor_id DESC LIMIT 1 OFFSET {DRAINED_MAX})"
+)
 
 
 def in_transaction(conn: sqlite3.Connection, work: Callable[[], int]) -> int:
@@ -45,6 +52,11 @@ def settle_leases(conn: sqlite3.Connection, now: int, embedded_prefix: str) -> N
         return 0
 
     in_transaction(conn, work)
+
+
+def forget_drained(conn: sqlite3.Connection) -> None:
+    """Removes the drained executors beyond those that are kept: its own transaction."""
+    conn.execute(_FORGET_DRAINED)
 
 
 # --- a deleted session -----------------------------------------------------
