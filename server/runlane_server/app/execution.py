@@ -290,7 +290,7 @@ class Execution(UseCase):
         for delta in current:
             # What a reader is told comes from the fence, not from the piece.
             delta.run_id, delta.activation_id = fence.run_id, fence.activation_id
-        taken = self.services.bus.hub(key).take_deltas(current, state.sequence) if current else 0
+        taken = self.services.bus.take_deltas(key, current, state.sequence) if current else 0
         if taken and self.services.relay is not None:
             self.services.relay.published(key)
         return taken

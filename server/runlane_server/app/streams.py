@@ -384,8 +384,10 @@ class _Reader:
             subscription.take_tick()
             return
         services, query = self.services, self.query
-        if query.include_deltas:
-            pieces = self.deltas.pieces(subscription.hub)
+        hub = subscription.hub
+        # What a reader knows already may end what is here: it was read on another server.
+        if query.include_deltas and self.cursor <= max(hub.since, hub.newest):
+            pieces = self.deltas.pieces(hub)
             if pieces:
                 yield services.codec.deltas(pieces)
         if query.include_control:

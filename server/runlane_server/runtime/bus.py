@@ -340,6 +340,13 @@ class Bus:
                 hub.blocks.pop((block.last.model_stream_id, block.last.block_index), None)
             self._forget(hub)
 
+    def take_deltas(self, key: SessionKey, deltas: list[Delta], sequence: int) -> int:
+        """Merges pieces into the blocks of a session; see `Hub.take_deltas`."""
+        hub = self.hub(key)
+        taken = hub.take_deltas(deltas, sequence)
+        self._forget(hub)
+        return taken
+
     def hub(self, key: SessionKey) -> Hub:
         """Returns the hub of a session, made where there is none."""
         hub = self._hubs.get(key)
@@ -371,6 +378,7 @@ class Bus:
         hub = self._hubs.get(key)
         if hub is not None:
             hub.heard(sequence)
+            self._forget(hub)
         if self._feeds:
             self.wake(feed_of(key.namespace))
 
@@ -378,6 +386,7 @@ class Bus:
         """Has every reader look at the store."""
         for hub in list(self._hubs.values()):
             hub.doubt()
+            self._forget(hub)
 
     def wake(self, key: SessionKey) -> None:
         """Wakes those who read the session: something beside its events changed."""

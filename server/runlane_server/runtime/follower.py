@@ -28,8 +28,12 @@ PATIENCE = SECOND // 5
 STUCK = SECOND
 """Microseconds after which a notice that was put is not on its way any more."""
 
-PAUSE_SECONDS = 0.01
-"""How long it rests between two looks."""
+SLOW = 3 * SECOND
+"""Microseconds of a look beyond which the store was away, and none could renew a lease."""
+
+PAUSE_SECONDS, PAUSE_MAX_SECONDS, PAUSE_LOOKS = 0.01, 0.1, 8
+"""How long it rests between two looks: as long as so many take, within these bounds. So under
+load what is told shares fewer looks, and following takes a ninth of the time at most."""
 
 MEET_SECONDS = 5.0
 """How often servers tell each other which executors they see."""
@@ -45,6 +49,9 @@ FORGET_SECONDS = 3600
 
 LANE_MAX = 64
 """Activations that are read at once for one agent."""
+
+LANES = 1_000
+"""Agents that are looked for in one read."""
 
 DUE_MAX = 1_000
 """Things of a kind that are read at once."""
@@ -105,25 +112,38 @@ class Follower:
             heard = await self._shared.wait_told(self._interval)
             whole = loop.time() >= looked + self._interval
             roster = "executors" in heard or loop.time() >= met + MEET_SECONDS
-            try:
-                if whole or heard - {EAGER, PUT}:
-                    await self.look(whole=whole)
-                if roster:
-                    await self.meet()
-                await self._relay.heard(heard, whole=whole)
-            except Exception as error:  # noqa: BLE001 - it goes on, whatever it was
-                # What happened meanwhile is not known, so all of it counts as changed.
-                self._cursor = ""
-                if not self._away:
-                    log.warning("other servers cannot be followed", error=told(error))
-                self._away = True
+            began = loop.time()
+            if not await self.take_in(heard, whole=whole, roster=roster):
                 await asyncio.sleep(self._interval)
                 continue
-            self._away = False
             looked = loop.time() if whole else looked
             met = loop.time() if roster else met
             # What is told meanwhile shares the next look.
-            await asyncio.sleep(PAUSE_SECONDS)
+            pause = (loop.time() - began) * PAUSE_LOOKS
+            await asyncio.sleep(min(max(pause, PAUSE_SECONDS), PAUSE_MAX_SECONDS))
+
+    async def take_in(self, heard: set[str], *, whole: bool, roster: bool) -> bool:
+        """Does what was heard and what the time is for; returns whether the store let it."""
+        began = self._engine.clock.now()
+        try:
+            if whole or heard - {EAGER, PUT}:
+                await self.look(whole=whole)
+            if roster:
+                await self.meet()
+            await self._relay.heard(heard, whole=whole)
+        except Exception as error:  # noqa: BLE001 - it goes on, whatever it was
+            # What happened meanwhile is not known, so all of it counts as changed.
+            self._cursor = ""
+            # A server that writes nothing has no other way to know.
+            self._engine.missed_store()
+            if not self._away:
+                log.warning("other servers cannot be followed", error=told(error))
+            self._away = True
+            return False
+        self._away = False
+        if self._engine.clock.now() - began > SLOW:
+            self._engine.missed_store()
+        return True
 
     async def look(self, *, whole: bool = True) -> None:
         """Takes in what others did; with `whole` also what is due and they have not done."""
@@ -163,7 +183,9 @@ class Follower:
 
     async def _feed(self, lanes: Sequence[tuple[str, str]]) -> None:
         now = self._engine.clock.now()
-        self._dispatch.feed(await self._shared.queued_for(lanes, now, LANE_MAX))
+        for first in range(0, len(lanes), LANES):
+            some = lanes[first : first + LANES]
+            self._dispatch.feed(await self._shared.queued_for(some, now, LANE_MAX))
 
     async def _follow_moves(self) -> None:
         moves = await self._shared.moved(self._cursor)

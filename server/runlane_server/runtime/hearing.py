@@ -43,6 +43,10 @@ class Hearing:
             self.store_away = False
             self._since = now
 
+    def missed(self, now: int) -> None:
+        """Takes note that the store was away until now, as a read of it showed."""
+        self._since = now
+
     def doubts(self, now: int) -> bool:
         """Whether the store is to be tried: it is away, or nothing was written for long."""
         return self.store_away or now - self._written > QUIET

@@ -168,6 +168,8 @@ class Relay:
             state = (await self._engine.peek(key)).state
             over = [one for one in before if state is None or not _is_current(state, one.last)]
             self._bus.drop_blocks(key, over)
+            if state is not None and hub.blocks:
+                hub.since = max(hub.since, state.sequence)
 
     async def look(self) -> None:
         """Takes in what others have of the sessions that are read here."""

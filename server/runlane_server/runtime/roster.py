@@ -15,9 +15,6 @@ from runlane_server.store.base import PollingExecutor, QueuedActivation, Roster
 WAITING_MAX = 10_000
 """Activations that are kept here; more are found in the store when their turn comes."""
 
-HUNGRY_MAX = 1_000
-"""Agents that are looked for in one read."""
-
 Name = tuple[str, str]
 
 
@@ -62,8 +59,7 @@ class SharedDispatch(Dispatch):
 
     def hungry(self) -> list[Name]:
         """Returns the (namespace, agent) that executors wait for here in vain."""
-        found = [name for name, lane in self._lanes.items() if lane.pollers and not lane.queued]
-        return found[:HUNGRY_MAX]
+        return [name for name, lane in self._lanes.items() if lane.pollers and not lane.queued]
 
     def feed(self, found: Iterable[QueuedActivation]) -> None:
         """Takes in what the store has for those who wait."""

@@ -227,3 +227,50 @@ async def test_whoever_reads_no_more_leaves_nothing(a, b):
     await b.hear()
     assert not b.services.bus.sessions_with_blocks()
     assert b.services.bus.find(KEY) is None
+
+
+async def test_who_has_the_message_already_is_shown_nothing_that_led_to_it(a, b):
+    """A reader moves here from the other server before this one has heard of its last commits."""
+    author = await Author(a).begin()
+    frames: dict[str, list[pb.StreamEventsResponse]] = {"old": [], "moved": []}
+
+    async def read(name, after):
+        query = EventQuery(after=after, include_deltas=True)
+        async for raw in b.app.stream_events("default", "ses_1", query):
+            frames[name].append(pb.StreamEventsResponse.FromString(raw))
+
+    def pieces(name):
+        return [one for frame in frames[name] for one in frame.deltas.deltas]
+
+    readers = [asyncio.create_task(read("old", 0))]
+    try:
+        await until(lambda: b.services.relay._wanted)
+        await author.say("partial")
+        await a.services.relay.heard({EAGER}, whole=False)
+        await a.services.relay.beat()
+        await b.hear()
+        await b.services.relay.look()
+        await until(lambda: pieces("old"))
+        await a.do("ses_1", finish)
+        last = (await a.events("ses_1"))[-1].sequence
+        readers.append(asyncio.create_task(read("moved", last)))
+        await until(lambda: any(one.HasField("bookmark") for one in frames["moved"]))
+        assert not pieces("moved")
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def test_a_piece_that_fits_nothing_leaves_no_hub(a, b):
+    """Its block began at the other server, and so go on the session's commits there."""
+    await b.do("ses_1", create, first, lease(), reserve)
+    author = Author(a)
+    author.revision[0] = 5
+    assert not await author.say("x")
+    assert a.services.bus.find(KEY) is None
+    await Author(a).say("y")
+    assert a.services.bus.find(KEY) is not None
+    await b.do("ses_1", finish)
+    await a.hear()
+    assert a.services.bus.find(KEY) is None

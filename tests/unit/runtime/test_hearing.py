@@ -42,3 +42,10 @@ def test_the_store_is_in_doubt_while_it_is_away_and_after_a_long_quiet():
     assert hearing.doubts(201 * SECOND)
     hearing.store(202 * SECOND, taken=True)
     assert not hearing.doubts(202 * SECOND)
+
+
+def test_a_store_that_was_missed_puts_off_the_end_for_a_lease_and_is_not_away():
+    hearing = Hearing(None)
+    hearing.missed(60 * SECOND)
+    assert hearing.end(1, LEASE, 60 * SECOND) == 60 * SECOND + LEASE
+    assert not hearing.store_away
