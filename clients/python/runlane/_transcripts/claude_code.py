@@ -68,8 +68,14 @@ def chains(found: Sequence[Entry]) -> list[tuple[str, list[Entry]]]:
         of_its_kind = side if end[1].get("isSidechain") else main
         if not any(one["type"] in _TALK for _, one in chain):
             continue
-        if not any(_join(other, chain) for other in of_its_kind):
+        if any(_join(other, chain) for other in of_its_kind):
+            continue
+        # The newest end may be the rest of a step, or a note beside it.
+        place = next((n for n, other in enumerate(of_its_kind) if _join(chain, other)), None)
+        if place is None:
             of_its_kind.append(chain)
+        else:
+            of_its_kind[place] = chain
     return [
         *((f"branch {n}" if n > 1 else "", chain) for n, chain in enumerate(main, 1)),
         *((f"side chain {n}", chain) for n, chain in enumerate(reversed(side), 1)),
