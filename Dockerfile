@@ -7,7 +7,7 @@ COPY clients/python clients/python
 COPY examples examples
 RUN python -m venv /opt/runlane \
     && /opt/runlane/bin/python -m pip install --no-cache-dir --disable-pip-version-check \
-        -c constraints.txt '.[server,openai,mcp]'
+        -c constraints.txt '.[server,openai,mcp,postgres,jwt,otel]'
 
 FROM python:3.12-slim
 RUN useradd --create-home --uid 10001 runlane && install -d -o runlane -g runlane /data

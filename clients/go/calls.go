@@ -2,6 +2,7 @@ package runlane
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -45,14 +46,18 @@ func (c *Client) callUnary(
 		}
 		pause := pauseAfter(attempt, err)
 		end, _ := ctx.Deadline()
-		if ctx.Err() != nil || !row.retryable(err) || !time.Now().Add(pause).Before(end) {
+		if ctx.Err() != nil || !row.retryable(err) {
 			return err
+		}
+		// Between two attempts it is the context that ends the call, whatever the last one met.
+		if !time.Now().Add(pause).Before(end) {
+			return fmt.Errorf("%w: %w", err, context.DeadlineExceeded)
 		}
 		if tell != nil {
 			tell(err)
 		}
-		if sleep(ctx, pause) != nil {
-			return err
+		if cause := sleep(ctx, pause); cause != nil {
+			return fmt.Errorf("%w: %w", err, cause)
 		}
 	}
 }

@@ -327,3 +327,63 @@ func TestAKeyGoesInClearToThisMachineAlone(t *testing.T) {
 		t.Fatal("a key with spaces was taken")
 	}
 }
+
+func TestACallThatItsContextEndsBetweenTwoAttemptsSaysSo(t *testing.T) {
+	fake := &fakeService{failures: slices.Repeat([]error{status.Error(codes.Unavailable, "gone")}, 99)}
+	client := serveFake(t, fake)
+	submit := func(ctx context.Context) error {
+		_, err := client.Sessions.Submit(ctx, &runlanev1.SubmitRequest{SessionId: "s"})
+		return err
+	}
+	cancelled, cancel := context.WithCancel(within(t))
+	err := submit(context.WithValue(cancelled, repeatKey{}, func(error) { cancel() }))
+	if !errors.Is(err, context.Canceled) || status.Code(err) != codes.Unavailable {
+		t.Errorf("cancelled: %v", err)
+	}
+	short, cancel := context.WithTimeout(within(t), 300*time.Millisecond)
+	defer cancel()
+	var last *TransportError
+	if err := submit(short); !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &last) {
+		t.Errorf("out of time: %v", err)
+	}
+	ended, cancel := context.WithCancel(within(t))
+	err = reopen(ended, time.Minute,
+		func(context.Context) (frames[int], error) {
+			cancel()
+			return &script{0, &TransportError{Code: codes.Unavailable}}, nil
+		}, func(*int) bool { return true })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("a stream that is opened again: %v", err)
+	}
+}
+
+func TestWhoWaitsForTheSessionDoesSoNoLongerThanItsContext(t *testing.T) {
+	making, made := make(chan struct{}), make(chan struct{})
+	once := newOnceTrue()
+	first := make(chan error)
+	go func() {
+		first <- once.do(within(t), func() error { close(making); <-made; return nil })
+	}()
+	<-making
+	ctx, cancel := context.WithCancel(within(t))
+	cancel()
+	work := func() error { t.Error("it was done twice"); return nil }
+	if err := once.do(ctx, work); !errors.Is(err, context.Canceled) {
+		t.Errorf("the second one: %v", err)
+	}
+	manager := NewSessionManager(serveFake(t, &fakeService{}), "s")
+	if err := manager.begin(); err != nil {
+		t.Fatal(err)
+	}
+	if err := manager.CloseAndCancel(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("the end of a manager: %v", err)
+	}
+	manager.submitting.Done()
+	close(made)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if err := once.do(within(t), work); err != nil {
+		t.Error(err)
+	}
+}

@@ -3,6 +3,7 @@ package runlane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"time"
@@ -238,7 +239,9 @@ func reopen[T any](
 	ctx context.Context, patience time.Duration,
 	open func(context.Context) (frames[T], error), take func(*T) bool,
 ) error {
-	lost, failures := time.Now(), 0
+	connected, failures := false, 0
+	// A stream may be silent for long: patience is counted from its loss.
+	var lost time.Time
 	once := func() (done bool, err error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -246,7 +249,7 @@ func reopen[T any](
 		for err == nil {
 			var frame *T
 			if frame, err = stream.Recv(); err == nil {
-				lost, failures = time.Now(), 0
+				connected, failures, lost = true, 0, time.Time{}
 				if !take(frame) {
 					return true, nil
 				}
@@ -259,14 +262,17 @@ func reopen[T any](
 		if done {
 			return nil
 		}
+		if lost.IsZero() {
+			lost = time.Now()
+		}
 		failures++
 		pause := pauseAfter(failures, err)
 		late := time.Since(lost)+pause > patience
-		if late || errors.Is(err, ErrClientClosed) || !calls.Reopen.allows(err, failures > 1) {
+		if late || errors.Is(err, ErrClientClosed) || !calls.Reopen.allows(err, connected) {
 			return err
 		}
-		if sleep(ctx, pause) != nil {
-			return err
+		if cause := sleep(ctx, pause); cause != nil {
+			return fmt.Errorf("%w: %w", err, cause)
 		}
 	}
 }

@@ -43,7 +43,7 @@ type SessionManager struct {
 	agent     string
 	options   *runlanev1.RunOptions
 
-	made    onceTrue
+	made    *onceTrue
 	mu      sync.Mutex
 	closed  bool
 	streams map[*EventStream]struct{}
@@ -72,6 +72,7 @@ func NewSessionManager(
 ) *SessionManager {
 	manager := &SessionManager{
 		client: client, sessionID: sessionID, streams: map[*EventStream]struct{}{},
+		made:   newOnceTrue(),
 		queued: map[string]struct{}{}, queuedRoom: queuedRoom,
 	}
 	for _, option := range options {
@@ -329,7 +330,9 @@ func (m *SessionManager) CloseAndCancel(ctx context.Context) error {
 	m.closed = true
 	m.mu.Unlock()
 	defer m.Close()
-	m.submitting.Wait()
+	if err := waitFor(ctx, &m.submitting); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	queued := make([]string, 0, len(m.queued))
 	for id := range m.queued {
@@ -375,7 +378,7 @@ func (m *SessionManager) ready(ctx context.Context) error {
 	if err := m.open(); err != nil {
 		return err
 	}
-	return m.made.do(func() error {
+	return m.made.do(ctx, func() error {
 		_, err := m.client.Sessions.CreateSession(ctx, &runlanev1.CreateSessionRequest{
 			SessionId: m.sessionID, DefaultAgent: m.agent,
 			IfExists: runlanev1.CreateSessionRequest_IF_EXISTS_RETURN,
@@ -384,21 +387,40 @@ func (m *SessionManager) ready(ctx context.Context) error {
 	})
 }
 
-// A onceTrue does something until it has succeeded once.
+// A onceTrue does something until it has succeeded once. Who waits for another to do it does so
+// no longer than its own context.
 type onceTrue struct {
-	mu   sync.Mutex
+	turn chan struct{}
 	done bool
 }
 
-func (o *onceTrue) do(work func() error) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func newOnceTrue() *onceTrue { return &onceTrue{turn: make(chan struct{}, 1)} }
+
+func (o *onceTrue) do(ctx context.Context, work func() error) error {
+	select {
+	case o.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-o.turn }()
 	if o.done {
 		return nil
 	}
 	err := work()
 	o.done = err == nil
 	return err
+}
+
+// waitFor waits for all of a group, no longer than the context.
+func waitFor(ctx context.Context, group *sync.WaitGroup) error {
+	done := make(chan struct{})
+	go func() { defer close(done); group.Wait() }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func anyOf(err error, reasons ...Reason) bool {

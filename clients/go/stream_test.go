@@ -243,3 +243,46 @@ func TestAStreamThatEndedByItselfIsForgotten(t *testing.T) {
 		}
 	}
 }
+
+// A script is a stream that sends so many frames, and ends.
+type script struct {
+	frames int
+	end    error
+}
+
+func (s *script) Recv() (*int, error) {
+	if s.frames == 0 {
+		return nil, s.end
+	}
+	s.frames--
+	return new(int), nil
+}
+
+func TestPatienceIsCountedFromTheLoss(t *testing.T) {
+	gone := &TransportError{Code: codes.Unavailable}
+	limit := &Error{Reason: "STREAM_LIMIT", Code: codes.ResourceExhausted}
+	read := func(patience time.Duration, slow time.Duration, plays ...script) error {
+		return reopen(within(t), patience,
+			func(context.Context) (frames[int], error) {
+				now := plays[0]
+				plays = plays[min(1, len(plays)-1):]
+				return &now, nil
+			},
+			func(*int) bool { time.Sleep(slow); return true })
+	}
+	// Who takes long over a frame has lost nothing by that.
+	const patience = 200 * time.Millisecond
+	if err := read(patience, 2*patience, script{1, gone}, script{0, io.EOF}); err != nil {
+		t.Errorf("a slow reader: %v", err)
+	}
+	if err := read(patience, 0, script{0, gone}); !errors.Is(err, gone) {
+		t.Errorf("a server that does not come back: %v", err)
+	}
+	// The place of a stream that was open may not be free yet; one that never was has none.
+	if err := read(time.Minute, 0, script{0, gone}, script{0, limit}); !errors.Is(err, StreamLimit) {
+		t.Errorf("a stream that was never open: %v", err)
+	}
+	if err := read(time.Minute, 0, script{1, gone}, script{0, limit}, script{0, io.EOF}); err != nil {
+		t.Errorf("a stream that was open: %v", err)
+	}
+}

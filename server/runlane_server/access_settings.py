@@ -84,15 +84,19 @@ def check_access(settings: "Settings", beyond: Sequence[str]) -> None:
     for agent in settings.agent:
         if settings.auth == "none" and agent.namespaces != ("default",):
             raise ValueError(f"agent {agent.name!r}: without auth, default is the only namespace")
-    if not beyond or settings.insecure_listen:
-        return
+    lacks = missing_guards(settings)
+    if beyond and lacks and not settings.insecure_listen:
+        raise ValueError(
+            f"{beyond[0]} can be reached from other machines, and {', and '.join(lacks)}; "
+            "to listen there all the same say --insecure-listen"
+        )
+
+
+def missing_guards(settings: "Settings") -> list[str]:
+    """Says what a server lacks that other machines reach."""
     lacks = []
     if settings.auth == "none" and not settings.tls_client_ca:
         lacks.append('nobody is asked for a credential (set auth = "keys")')
     if not settings.tls_cert:
         lacks.append("what is said can be read on the way (set tls_cert and tls_key)")
-    if lacks:
-        raise ValueError(
-            f"{beyond[0]} can be reached from other machines, and {', and '.join(lacks)}; "
-            "to listen there all the same say --insecure-listen"
-        )
+    return lacks

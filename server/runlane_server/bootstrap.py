@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 from uuid_utils import uuid7
 
-from runlane_server.access_settings import JwtConfig
+from runlane_server.access_settings import JwtConfig, missing_guards
 from runlane_server.app.base import Limits, Services
 from runlane_server.app.keys import RELOAD_SECONDS, KeyRing
 from runlane_server.app.service import App, Committed
@@ -31,8 +31,8 @@ from runlane_server.runtime.engine import Engine, Time
 from runlane_server.runtime.quotas import make_quotas
 from runlane_server.runtime.roster import SharedDispatch
 from runlane_server.runtime.stats import Stats
-from runlane_server.settings import Settings, SettingsError, is_database
-from runlane_server.store.base import Store
+from runlane_server.settings import Settings, SettingsError, is_database, is_local, refuse_malformed
+from runlane_server.store.base import Store, StoreInfo
 from runlane_server.store.errors import StoreRefused
 from runlane_server.store.sqlite import (
     Examined,
@@ -50,6 +50,7 @@ from runlane_server.transport.tls import TlsFiles
 
 if TYPE_CHECKING:
     from runlane_server.observability.traces import Traces
+    from runlane_server.store.postgres import ExaminedDatabase
     from runlane_server.transport.tokens import JwtTokens
 
 log = structlog.get_logger(__name__)
@@ -160,7 +161,7 @@ async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
         loop.add_signal_handler(number, stop.set)
     store = make_store(settings)
     traces = _traces() if settings.otel else None
-    await store.open(Clock().now(), EMBEDDED_PREFIX)
+    await store.open(None, EMBEDDED_PREFIX)
     try:
         clock = await _clock(store)
         app = make_app(settings, store, clock, traces)
@@ -168,8 +169,13 @@ async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
         await app.start()
         await keys.start()
         _collect_rarely()
+
+        def started(addresses: list[str]) -> None:
+            _say_started(settings, store.info)
+            ready(addresses)
+
         try:
-            await _serve(app, keys, clock, settings, ready, stop, traces)
+            await _serve(app, keys, clock, settings, started, stop, traces)
         finally:
             await keys.close()
             await app.close()
@@ -177,6 +183,24 @@ async def serve(settings: Settings, ready: Callable[[list[str]], None]) -> None:
         await store.close()
         if traces is not None:
             await asyncio.to_thread(traces.close)
+    log.info("stopped")
+
+
+def _say_started(settings: Settings, store: StoreInfo) -> None:
+    """Says in the log what runs from now on, and how open it is."""
+    tls = "off" if not settings.tls_cert else "mutual" if settings.tls_client_ca else "on"
+    log.info(
+        "started",
+        version=metadata.version("runlane"),
+        store=store.kind,
+        store_epoch=store.epoch,
+        auth=settings.auth,
+        tls=tls,
+    )
+    lacks = missing_guards(settings)
+    open_to_others = [one for one in settings.listen if not is_local(one)]
+    if lacks and open_to_others:
+        log.warning("other machines may reach this server", addresses=open_to_others, lacks=lacks)
 
 
 @contextlib.asynccontextmanager
@@ -191,7 +215,7 @@ async def private_server(settings: Settings) -> AsyncIterator[str]:
     """
     store = make_store(settings)
     # No embedded prefix: nothing is said here of the executors of a server.
-    await store.open(Clock().now(), "")
+    await store.open(None, "")
     try:
         clock = await _clock(store)
         server = GrpcServer(make_app(settings, store, clock), KeyRing(store, clock, new_id))
@@ -254,7 +278,10 @@ async def _identity(settings: Settings, keys: KeyRing, clock: Time) -> Identity:
         keys.on_tick = tokens.tick
         return Bearers(keys, tokens)
     if not keys.count:
-        log.warning("there is no API key yet, so nobody is let in")
+        how = "make one with `runlane keys create NAME --scope admin`"
+        if not settings.on_postgres:
+            how = f"stop the server, {how}, start it again"
+        log.warning("there is no API key yet, so nobody is let in", advice=how)
     return Bearers(keys)
 
 
@@ -354,7 +381,12 @@ def _refuse_taken(addresses: Sequence[str]) -> None:
     """Raises OSError with the cause where an address is taken; gRPC keeps that to itself."""
     for address in addresses:
         host, _, port = address.rpartition(":")
-        if address.startswith("unix:") or port == "0":
+        if address.startswith("unix:"):
+            folder = Path(address.removeprefix("unix:")).parent
+            if not folder.is_dir():
+                raise OSError(f"cannot listen on {address}: {folder} is no folder")
+            continue
+        if port == "0":
             continue
         family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
         with socket.socket(family) as probe:
@@ -381,6 +413,10 @@ async def check_store(spec: str) -> list[str]:
     """
     if is_database(spec):
         postgres = _postgres()
+        try:
+            refuse_malformed(spec)
+        except ValueError as error:
+            raise StoreRefused(str(error)) from None
         found: list[str] = await postgres.check_database(postgres.Address(spec))
         return found
     kind, _, path = spec.partition(":")
@@ -410,3 +446,14 @@ async def restore_store(source: Path, target: Path, *, replace: bool) -> tuple[l
 def examine_store(path: Path, read_max: int) -> Examined:
     """Looks at the file of a store, also beside its server; reads one up to so many bytes."""
     return examine_file(path, read_max)
+
+
+async def examine_database(spec: str) -> "ExaminedDatabase":
+    """Looks at a database, also beside its servers.
+
+    Raises:
+        StoreRefused: It needs a package that is not installed.
+    """
+    postgres = _postgres()
+    found: ExaminedDatabase = await postgres.examine_database(postgres.Address(spec))
+    return found

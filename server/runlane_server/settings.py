@@ -45,9 +45,17 @@ DEFAULT_FILE = "runlane.toml"
 _PREFIX = "RUNLANE_"
 # Of clients, which read them on their own.
 _OTHER_VARIABLES = frozenset(
-    {"RUNLANE_TARGET", "RUNLANE_API_KEY", "RUNLANE_NAMESPACE", "RUNLANE_TLS_CA"}
+    {
+        "RUNLANE_TARGET",
+        "RUNLANE_API_KEY",
+        "RUNLANE_NAMESPACE",
+        "RUNLANE_TLS_CA",
+        "RUNLANE_TLS_CLIENT_CERT",
+        "RUNLANE_TLS_CLIENT_KEY",
+    }
 )
 _FILES = ("tls_cert", "tls_key", "tls_client_ca")
+_TABLES = frozenset({"agent", "quota", "mcp", "delegate"})
 _SQLITE = "sqlite:"
 _POSTGRES = ("postgresql://", "postgres://")
 _UNIX = "unix:"
@@ -100,7 +108,7 @@ def _store(text: str) -> str:
     if text == "memory":
         return text
     if text.startswith(_POSTGRES):
-        _refuse_malformed(text)
+        refuse_malformed(text)
         return text
     if not text.startswith(_SQLITE) or text == _SQLITE:
         # What was meant for the address of a database may hold a password.
@@ -116,10 +124,18 @@ def is_database(store: str) -> bool:
     return store.startswith(_POSTGRES)
 
 
-def _refuse_malformed(text: str) -> None:
+def _refuse_at(text: str) -> None:
+    if "@" in text:
+        raise ValueError
+
+
+def refuse_malformed(text: str) -> None:
     """Raises ValueError where the address of a database cannot be read; shows nothing of it."""
     try:
         parts = urlsplit(text)
+        # Of a password that is not escaped, what follows its first @ or / is taken for a host or
+        # a name.
+        _refuse_at(parts.netloc.partition("@")[2] + parts.path)
         for host in parts.netloc.rpartition("@")[2].split(","):
             _ = urlsplit(f"//{host}").port
     except ValueError:
@@ -610,6 +626,9 @@ def _in_words(mistake: "ErrorDetails") -> str:
             return "there is no such key"
         case "missing":
             return "is missing"
+        case "tuple_type" if mistake["loc"][-1] in _TABLES:
+            path = ".".join(part for part in mistake["loc"] if isinstance(part, str))
+            return f"is a list of tables: write [[{path}]] above each"
         case "union_tag_not_found":
             return "kind is missing"
         case "union_tag_invalid":

@@ -300,3 +300,11 @@ async def test_a_stream_of_messages_goes_on_after_the_last_one(server: FakeServe
     server.handlers["StreamMessages"] = stream
     numbers = [message.number async for message in client.stream_messages("main")]
     assert numbers == [1, 2, 3, 4, 5, 6]
+    # Who takes longer over a message than a loss may last has lost nothing by that.
+    patience = 0.2
+    async with Client(server.target, reconnect_timeout=patience) as impatient:
+        slowly = []
+        async for message in impatient.stream_messages("main"):
+            slowly.append(message.number)
+            await asyncio.sleep(patience)
+    assert slowly == numbers

@@ -262,6 +262,19 @@ async def test_the_newest_events_and_what_follows(server: FakeServer, client):
     assert server.calls["StreamEvents"][1].after_sequence == 9
 
 
+async def test_the_sequence_stays_while_pieces_are_read(server: FakeServer, client):
+    delta = event_pb2.Delta(kind=event_pb2.Delta.KIND_TEXT, append_text="x")
+
+    async def stream(request, context):
+        await context.write(pb.StreamEventsResponse(bookmark=pb.Bookmark(sequence=500)))
+        deltas = pb.DeltaBatch(deltas=[delta, delta])
+        await context.write(pb.StreamEventsResponse(deltas=deltas))
+
+    server.handlers["StreamEvents"] = stream
+    reading = client.events("main", last_events=0, include_deltas=True)
+    assert [reading.sequence async for _ in reading] == [500, 500]
+
+
 async def test_every_frame_and_kind_has_its_model(server: FakeServer, client):
     sub = submission_pb2.Submission
     events = [

@@ -5,18 +5,26 @@ import contextlib
 
 import asyncpg
 import pytest
+import pytest_asyncio
 from runlane_server.store.base import (
     Committed,
     CommitUnit,
     Duplicate,
     Unavailable,
 )
-from runlane_server.store.errors import StoreRefused, StoreUnavailable
+from runlane_server.store.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFault,
+    StoreRefused,
+    StoreUnavailable,
+)
 from runlane_server.store.migrate import Migration, read_migrations
-from runlane_server.store.postgres import Address, PostgresStore, check_database, schema
+from runlane_server.store.postgres import Address, PostgresStore, check_database, connect, schema
 from runlane_server.store.postgres.schema import MIGRATING
 from store_builders import Scripted, request
 from support.postgres import PASSWORD
+from support_server import Proxy
 
 pytestmark = pytest.mark.asyncio
 
@@ -136,6 +144,22 @@ async def test_older_schema_is_migrated_or_stays_as_it_was(database, monkeypatch
     await refused(database, f"schema version {known[-1].version + 1}")
 
 
+async def test_no_tables_are_changed_under_servers_that_do_not_know_it(database, monkeypatch):
+    serving = PostgresStore(Address(database))
+    await serving.open(0, "")
+    known = read_migrations(PACKAGE)
+    later = Migration(known[-1].version + 1, "later", "CREATE TABLE later (x integer);\n", "sum")
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "read_migrations", lambda _package: [*known, later])
+        await refused(database, "older version", "stop them")
+        assert await run(database, "SELECT to_regclass('runlane.later')") == [(None,)]
+    await opened(database)  # of the same version
+    await serving.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "read_migrations", lambda _package: [*known, later])
+        await opened(database)
+
+
 async def test_start_fails_while_another_server_migrates(database):
     conn = await asyncpg.connect(database)
     await conn.execute(f"SELECT pg_advisory_lock({MIGRATING})")
@@ -240,6 +264,124 @@ async def test_read_over_its_time_is_unavailable_and_harms_no_other(postgres):
     await store.close()
 
 
+@pytest.mark.parametrize(
+    ("sql", "kind"),
+    [
+        ("CREATE TABLE mine (x integer)", StoreUnavailable),  # as a standby would say
+        ("DO $$ BEGIN RAISE SQLSTATE '53300'; END $$", StoreUnavailable),
+        ("DO $$ BEGIN RAISE SQLSTATE '57P01'; END $$", StoreUnavailable),
+        ("DO $$ BEGIN RAISE SQLSTATE 'XX000'; END $$", StoreUnavailable),
+        ("DO $$ BEGIN RAISE SQLSTATE 'XX001'; END $$", StoreCorrupt),
+        ("SELECT * FROM nowhere", StoreFault),
+        (
+            "SELECT pg_read_file('/x') FROM (SELECT set_config('role', 'locked', true)) x",
+            StoreFault,
+        ),
+        ("SELECT 'hush'::integer", StoreFault),
+    ],
+)
+async def test_only_what_passes_is_unavailable(one, sql, kind):
+    async def ask(conn):
+        await conn.fetch(sql)
+
+    with pytest.raises(StoreError) as caught:
+        await one._read(ask)
+    assert type(caught.value) is kind
+    assert "hush" not in str(caught.value)
+
+
+async def test_what_the_driver_cannot_send_is_no_fault_of_the_connection(one):
+    async def ask(conn):
+        used.append(await conn.fetchval("SELECT pg_backend_pid()"))
+        await conn.fetch("SELECT $1::integer", 2**40)
+
+    used = []
+    for _ in range(3):
+        with pytest.raises(StoreFault):
+            await one._read(ask)
+    assert len(set(used)) == 1
+
+
+@pytest_asyncio.fixture
+async def silent(postgres, monkeypatch):
+    """A store whose two connections that read are both in use, and get no answer."""
+    monkeypatch.setattr(connect, "_STILL_SECONDS", 0.3)
+    monkeypatch.setattr(connect, "_CLOSE_SECONDS", 0.3)
+    store = PostgresStore(Address(postgres), readers=2)
+    await store.open(0, "")
+    begun = asyncio.Barrier(3)
+
+    async def hang(conn):
+        await begun.wait()
+        await conn.fetch("SELECT pg_sleep(60)")
+
+    hanging = [asyncio.ensure_future(store._read(hang)) for _ in range(2)]
+    await begun.wait()
+    yield store, hanging
+    await store.close()
+    for one in hanging:
+        assert isinstance(one.exception(), StoreUnavailable)
+
+
+async def test_reads_of_a_database_that_says_nothing_are_refused_soon(silent):
+    store, _ = silent
+    async with asyncio.timeout(5):
+        found = await asyncio.gather(*(store.timers() for _ in range(20)), return_exceptions=True)
+        assert {type(one) for one in found} == {StoreUnavailable}
+        with pytest.raises(StoreUnavailable):
+            await store.timers()
+
+
+async def test_reads_that_nobody_waits_for_do_not_queue(silent, monkeypatch):
+    store, _ = silent
+    monkeypatch.setattr(connect, "_STILL_SECONDS", 60)
+    left = [asyncio.ensure_future(store.timers()) for _ in range(50)]
+    await asyncio.sleep(0)
+    waiting = asyncio.ensure_future(store.timers())
+    await asyncio.sleep(0)
+    for one in left:
+        one.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert len(store._reading._tasks) == 3
+    async with asyncio.timeout(5):
+        await store.close()
+    with pytest.raises(StoreUnavailable):
+        await waiting
+
+
+async def test_a_busy_database_is_not_a_silent_one(postgres, monkeypatch):
+    """A read waits as long as others come to an end before it."""
+    monkeypatch.setattr(connect, "_STILL_SECONDS", 0.5)
+    store = PostgresStore(Address(postgres), readers=1)
+    await store.open(0, "")
+
+    async def slow(conn):
+        await conn.fetch("SELECT pg_sleep(0.1)")
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(store._read(slow) for _ in range(12)))
+    await store.close()
+
+
+async def test_a_stop_waits_for_no_write_for_ever(postgres, monkeypatch):
+    monkeypatch.setattr(Address, "longest", 0.3)
+    store = PostgresStore(Address(postgres))
+    await store.open(0, "")
+    begun = asyncio.Event()
+
+    async def hang(conn):
+        begun.set()
+        await conn.execute("SELECT pg_sleep(60)", timeout=60)
+
+    late = [asyncio.ensure_future(store._write(hang)) for _ in range(3)]
+    await begun.wait()
+    async with asyncio.timeout(5):
+        await store.close()
+    told = await asyncio.gather(*late, return_exceptions=True)
+    assert [type(one) for one in told] == [StoreUnavailable] * 3
+
+
 async def test_cancelled_calls_leave_no_connection_behind(postgres, one):
     s = Scripted()
     await write(one, s.create().unit())
@@ -270,3 +412,33 @@ async def test_role_that_does_not_wait_for_the_disk_waits_here(postgres):
         await store.close()
     finally:
         await run(postgres, "ALTER DATABASE test RESET synchronous_commit")
+
+
+async def test_a_name_that_shows_a_standby_for_a_while_costs_that_while_alone(
+    postgres_server, postgres
+):
+    """A fail-over: the name leads to a standby before it leads to the primary."""
+    address = f"127.0.0.1:{postgres_server.port}"
+    with postgres_server.standby() as port:
+        async with Proxy(address) as proxy:
+            store = PostgresStore(Address(postgres.replace(address, proxy.address)), readers=2)
+            await store.open(0, "")
+            try:
+                s = Scripted()
+                await write(store, s.create().unit())
+                proxy.turn_to(f"127.0.0.1:{port}")
+                proxy.cut()
+                unit = s.start().unit()
+                for _ in range(3):
+                    assert [type(one) for one in await store.commit([unit])] == [Unavailable]
+                with pytest.raises(StoreUnavailable):
+                    await store.session(s.key)
+                proxy.turn_to(address)
+
+                async def written():
+                    return await store.commit([unit]) == [Committed()]
+
+                await within(10, written)
+                assert (await store.session(s.key)) is not None
+            finally:
+                await store.close()

@@ -155,7 +155,7 @@ SORTED = (
 """What is sorted is a page, a batch, a line of forks, or the blocks on their way that are read."""
 
 
-BY_ID = r"\b(key|(?!proxy_|model_stream_)\w+_id)\)?(::text)? = "
+BY_ID = r"\b(key|(?!proxy_|model_stream_|request_)\w+_id)\)?(::text)? = "
 WALKED = (
     "FROM timers t",
     "FROM leases l JOIN sessions s ON s.key = l.session_key",

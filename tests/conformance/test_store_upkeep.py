@@ -140,6 +140,26 @@ async def test_requests_expire_but_for_those_that_made_a_session(store):
     assert await store.find_request(made.key) is None
 
 
+async def test_an_input_keeps_its_request_while_it_waits_and_as_long_after_it(store):
+    """Else a retry of one that waited for a person over a weekend would be a second input."""
+    s = Scripted()
+    await write(store, s.create().unit(), s.start().unit())
+    submission_id = s.queue(b"later")
+    queued = request(s.session_id, request_id="r2", time=s.time + 5)
+    other = request(s.session_id, time=s.time + 5)
+    await write(store, s.unit(queued), s.unit(other))
+    hours = 10**12
+    assert await store.expire_requests(s.time + hours, 100) == 1
+    assert await store.find_request(other.key) is None
+    assert await store.find_request(queued.key) == queued
+    s.time += hours
+    await write(store, s.deliver(submission_id, b"prefix").unit())
+    assert await store.expire_requests(s.time, 100) == 0
+    assert await store.find_request(queued.key) == queued
+    assert await store.expire_requests(s.time + 1, 100) == 1
+    assert await store.find_request(queued.key) is None
+
+
 async def test_requests_expire_in_steps(store):
     s = Scripted()
     await write(store, s.create().unit())

@@ -1,5 +1,7 @@
 """Runs that wait: tool calls, interactions, phases, leases nothing was heard on."""
 
+import itertools
+
 import msgspec
 import pytest
 from runlane_server.core.model import SessionKey
@@ -14,7 +16,8 @@ from runlane_server.core.words import (
     ToolCallState,
     ToolOutcome,
 )
-from runlane_server.store.base import Committed, LeaseRenewal, Rejected
+from runlane_server.store.base import Committed, LeaseRenewal, Rejected, fitting
+from runlane_server.store.postgres import connect
 from store_builders import Scripted
 from store_inside import inside
 
@@ -552,3 +555,72 @@ async def test_counts_are_of_one_namespace_and_bounded(store):
         0,
         False,
     )
+
+
+# --- lists that are cut by bytes -------------------------------------------------------
+
+
+@pytest.fixture
+def rows_read(monkeypatch):
+    """How many rows each statement on PostgreSQL gave."""
+    found = []
+    fetch = connect._Connection.fetch
+
+    async def counted(self, *args, **how):
+        rows = await fetch(self, *args, **how)
+        found.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(connect._Connection, "fetch", counted)
+    return found
+
+
+async def _same_as_fitting(store, rows_read, read, *, newest_first=False):
+    """Looks at each limit that is between two rows, and at each that is one."""
+    whole = (await read(2**40))[:: -1 if newest_first else 1]
+    assert len(whole) > 3
+    sizes = list(itertools.accumulate(row.size for row in whole))
+    for limit in {1, *sizes, *(size + 1 for size in sizes), *(size - 1 for size in sizes)}:
+        rows_read.clear()
+        found = (await read(limit))[:: -1 if newest_first else 1]
+        assert found == fitting(whole, limit)
+        if store.info.kind == "postgresql":
+            assert rows_read == [len(found)], "what is not shown is not read"
+
+
+async def test_calls_up_to_some_bytes(store, rows_read):
+    s = await running(store)
+    await write(store, s.calls(1, '"ééé"', None, "{}", '"\U0001f600"', "[]").unit())
+    for ordinal, result in ((2, b"r" * 50), (4, b"x" * 5_000)):
+        s.move_call(1, ordinal, CLAIMED)
+        await write(
+            store, s.move_call(1, ordinal, COMMITTED, result, outcome=ToolOutcome.OK).unit()
+        )
+    s.move_call(1, 1, COMMITTED, outcome=ToolOutcome.ERROR).result(1, 1, b"first" * 9)
+    await write(store, s.result(1, 2, b"2:", stored=True).unit())
+
+    async def read(limit):
+        return await store.list_tool_calls("default", s.run_id, None, 9, limit)
+
+    await _same_as_fitting(store, rows_read, read)
+
+
+async def test_interactions_up_to_some_bytes(store, rows_read):
+    s = await running(store)
+    for number in range(5):
+        asked = s.ask(prompt=b"p" * (100 * number + 1))
+        await write(store, s.unit())
+        await write(store, s.answer(asked, b"a" * 7).unit())
+
+    async def answered(limit):
+        return await store.answered_interactions("default", s.run_id, 0, limit)
+
+    await _same_as_fitting(store, rows_read, answered, newest_first=True)
+    for session_id in ("", s.session_id):
+
+        async def read(limit, where=session_id):
+            return await store.list_interactions(
+                "default", where, InteractionState.ANSWERED, None, 9, limit
+            )
+
+        await _same_as_fitting(store, rows_read, read)

@@ -24,11 +24,21 @@ async def test_the_first_key_is_made_in_the_file_and_the_next_through_the_server
     )
     assert made.returncode == 0, made.stderr
     assert '"name":"bot"' in made.stdout
-    table = keys(tmp_path, "list", *where, "--api-key", server.root)
-    assert "bot" in table.stdout
+    # Whole lines, however wide the terminal is: they are there to be searched.
+    table = keys(tmp_path, "list", *where, "--api-key", server.root, COLUMNS="40")
+    rows = [row.split() for row in table.stdout.splitlines()]
+    assert rows[0] == ["id", "name", "namespace", "scopes", "secret", "expires"]
+    assert [row[1] for row in rows[1:]].count("bot") == 1
+    assert all(len(row) >= 5 for row in rows)
+    table = keys(tmp_path, "list", *where, "--api-key", server.root, "--ended")
+    assert table.stdout.splitlines()[0].endswith("revoked")
     assert server.root not in table.stdout + table.stderr
     held = keys(tmp_path, "list", "--store", "sqlite:runlane.db", RUNLANE_API_KEY=server.root)
     assert "is in use by process" in held.stderr
+    assert "--target names the one that has it" in held.stderr
+    first = keys(tmp_path, "create", "x", "--scope", "admin", *where)
+    assert first.returncode == 1
+    assert "to make the first key, stop the server" in first.stderr
     for wrong in (
         ["create", "x", "--scope", "all"],
         ["create", "x", "--scope", "read", "--expires", "soon"],
@@ -42,6 +52,7 @@ async def test_the_first_key_is_made_in_the_file_and_the_next_through_the_server
 async def test_without_a_key_a_server_that_asks_says_so(tmp_path, make_server):
     server = make_server(auth="keys").start()
     assert "there is no API key yet" in server.told()
+    assert "stop the server, make one with `runlane keys create" in server.told()
     async with Link(server.address) as link:
         assert (await refused(link.session("s"))).reason == "CREDENTIAL_MISSING"
     server.stop()

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import socket
+import subprocess
+import sys
 import time
 
 import grpc
@@ -83,6 +86,62 @@ async def test_the_health_of_a_server_with_tls_is_asked_at_the_terminal(files, m
 
     assert await asyncio.to_thread(health, "--tls-ca", str(files.ca_file)) == 0
     assert await asyncio.to_thread(health) == 1
+
+
+async def complaint(address: str, *words: object, command: str = "health") -> str:
+    """Returns what a command says on stderr; nothing where it was done."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "runlane_server", command, "--target", address, *map(str, words),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    stdout, stderr = await asyncio.wait_for(process.communicate(), 60)
+    told = (stdout if command == "doctor" else stderr).decode()
+    assert (process.returncode == 0) == ("SERVING" in stdout.decode()), told
+    return told
+
+
+async def test_the_terminal_says_what_is_wrong_with_tls(files, make_server):
+    ca = ("--tls-ca", files.ca_file)
+    other = files.folder / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+    server = make_server(**files.settings).start()
+    told = await complaint(server.address)
+    assert "speaks TLS: name a file with its authorities with --tls-ca" in told
+    told = await complaint(server.address, "--tls-ca", other)
+    assert "is not good: unable to get local issuer certificate" in told
+    # Of gRPC's own lines there is none, here and there.
+    assert len(told.splitlines()) == 1
+    assert "Handshake" not in server.told()
+    assert "speaks TLS" in await complaint(server.address, command="doctor")
+    told = await complaint(server.address, "--tls-ca", files.key)
+    assert f"{files.key} holds no certificate of an authority" in told
+    server.stop()
+    plain = make_server(files.folder / "plain", store="memory").start()
+    assert "does not speak TLS; leave --tls-ca" in await complaint(plain.address, *ca)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        told = await complaint(f"127.0.0.1:{silent.getsockname()[1]}")
+        assert "and says nothing" in told
+
+
+async def test_the_terminal_shows_a_certificate(files, make_server, monkeypatch):
+    server = make_server(tls_client_ca=files.ca_file, **files.settings).start()
+    ca = ("--tls-ca", files.ca_file)
+    me = files.client("me")
+    own = ("--tls-cert", me.cert, "--tls-key", me.key)
+    assert "--tls-cert and --tls-key show one" in await complaint(server.address, *ca)
+    assert await complaint(server.address, *ca, *own) == ""
+    assert "go together" in await complaint(server.address, *ca, *own[:2])
+    assert "says off" in await complaint(server.address, "--tls-ca", "off", *own)
+    stranger = trustme.CA().issue_cert("me@example.org")
+    stranger.cert_chain_pems[0].write_to_path(me.cert)
+    stranger.private_key_pem.write_to_path(me.key)
+    told = await complaint(server.address, *ca, *own)
+    assert "does it take that of --tls-cert?" in told
+    monkeypatch.setenv("RUNLANE_TLS_CA", str(files.ca_file))
+    fresh = files.client("fresh")
+    monkeypatch.setenv("RUNLANE_TLS_CLIENT_CERT", str(fresh.cert))
+    monkeypatch.setenv("RUNLANE_TLS_CLIENT_KEY", str(fresh.key))
+    assert await complaint(server.address) == ""
 
 
 async def test_new_files_are_used_by_the_next_connection_and_half_a_pair_by_none(

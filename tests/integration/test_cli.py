@@ -18,8 +18,9 @@ from typing import NamedTuple
 import grpc
 import pytest
 from runlane import TransportError
+from runlane_server.cli import _reach
 from runlane_server.cli._app import app
-from runlane_server.cli._client import _transport_text
+from runlane_server.cli._client import unanswered
 from typer.testing import CliRunner
 
 SECONDS = 60
@@ -172,9 +173,10 @@ def test_no_server(tmp_path):
         ("[2001:db8::1]:7480", False),
     ],
 )
-def test_only_where_a_server_can_be_started_the_hint_says_how(target, here):
+def test_only_where_a_server_can_be_started_the_hint_says_how(target, here, monkeypatch):
+    monkeypatch.setattr(_reach, "_listens", lambda _address: False)
     error = TransportError(grpc.StatusCode.UNAVAILABLE, "refused")
-    told = _transport_text(target, error)
+    told = unanswered(target, error)
     assert f"no server answers at {target}" in told
     assert (f"--listen {target}" in told) == here
     assert "--target" in told
@@ -467,6 +469,11 @@ def test_logs_as_json_on_stderr(tmp_path):
     assert rest == ""
     lines = [json.loads(line) for line in logged.splitlines()]
     assert any(line["event"] == "draining" for line in lines)
+    started = lines[0]
+    assert (started["event"], started["version"]) == ("started", version("runlane"))
+    assert (started["store"], started["store_epoch"]) == ("memory", 1)
+    assert (started["auth"], started["tls"]) == ("none", "off")
+    assert lines[-1]["event"] == "stopped"
 
 
 def test_a_run_that_is_held_is_given_back_when_the_server_stops(tmp_path):

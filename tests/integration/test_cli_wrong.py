@@ -17,6 +17,8 @@ from test_cli import SECONDS, Done, Terminal, command, environment, one_line
 from typer.testing import CliRunner
 
 NOWHERE = "127.0.0.1:1"
+SECRET = "u:not/to@be-seen"
+CODED = "u:not%2Fto%40be-seen"
 
 
 def call(*arguments: str, target: str = "", given: str = "") -> Done:
@@ -84,7 +86,11 @@ WRONG = [
     (1, ["tail", "nobody"], "SESSION_NOT_FOUND"),
     (1, ["tail", "here", "--after", "99", "--no-follow"], "the last event, which is "),
     (2, ["tail", "x", "--after", "x"], "--after"),
-    (1, ["feed", "--after", "zz"], "PAGE_TOKEN_INVALID"),
+    (
+        1,
+        ["feed", "--after", "zz"],
+        "PAGE_TOKEN_INVALID: --after takes a cursor that `runlane feed`",
+    ),
     (2, ["feed", "--type", "odd"], "'odd' is no kind of event"),
     (1, ["inbox", "--after", "zz"], "PAGE_TOKEN_INVALID"),
     (1, ["tools", "nothing"], "RUN_NOT_FOUND"),
@@ -101,6 +107,10 @@ WRONG = [
     (2, ["health", "extra"], "unexpected extra argument"),
     (2, ["overview", "--no-such-option"], "No such option"),
     (2, ["executors", "--limit", "1001"], "--limit"),
+    (2, ["sessions", "--tls-cert", "mine.pem"], "--tls-cert and --tls-key go together"),
+    (2, ["health", "--tls-key", "mine.key"], "--tls-cert and --tls-key go together"),
+    (1, ["sessions", "--tls-cert", "a.pem", "--tls-key", "a.key"], "a.key"),
+    (2, ["overview", "--tls-ca", "off", "--tls-cert", "a", "--tls-key", "b"], "says off"),
     (1, ["executors", "--after", "zz"], "PAGE_TOKEN_INVALID"),
     (1, ["agents", "--after", "zz"], "PAGE_TOKEN_INVALID"),
     (2, ["keys create", "bot"], "--scope"),
@@ -111,13 +121,41 @@ WRONG = [
     (2, ["serve", "--listen", "odd"], "--listen: 'odd' is neither HOST:PORT"),
     (2, ["serve", "--store", "odd"], "--store: 'odd' is neither"),
     (2, ["serve", "--config", "none.toml"], "none.toml: No such file"),
+    (1, ["serve", "--listen", "unix:none/x.sock", "--store", "memory"], "none is no folder"),
     (2, ["serve", "--log-level", "loud"], "--log-level: should be"),
     (2, ["db check"], "Missing argument"),
     (1, ["db check", "none.db"], "none.db: there is no such file"),
     (1, ["db check", "."], ".: this is no file"),
     (1, ["db check", "empty.db"], "empty.db is empty"),
     (1, ["db backup", "none.db", "copy.db"], "none.db: there is no such file"),
+    (1, ["db backup", "none.db", "."], ". exists"),
+    (1, ["db restore", "none.db", "."], "none.db: there is no such file"),
+    (1, ["keys list", "--store", "sqlite:."], ". is not a file"),
+    (1, ["doctor", "--store", "sqlite:."], ". is not a file"),
     (1, ["db restore", "none.db", "new.db"], "none.db: there is no such file"),
+    (2, ["db backup", f"postgresql://{SECRET}@h/x", "copy.db"], "is copied with pg_dump"),
+    (2, ["db backup", "empty.db", f"postgres://{SECRET}@h/x"], "is copied with pg_dump"),
+    (2, ["db restore", "empty.db", f"postgresql://{SECRET}@h/x"], "is copied with pg_dump"),
+    (2, ["db restore", f"postgresql://{SECRET}@h/x", "new.db"], "is copied with pg_dump"),
+    (2, ["db check", f"postgre://{SECRET}@h/x"], "postgre://...: this takes the path of a file"),
+    (1, ["db check", f"postgresql://{SECRET}@127.0.0.1:1/x"], "in a password, write what"),
+    (1, ["db check", f"postgresql://{CODED}@127.0.0.1:1/x"], "127.0.0.1:1/x cannot be reached"),
+    (1, ["doctor", "--store", f"postgresql://{SECRET}@h/x"], "in a password, write what"),
+    (1, ["doctor", "--store", f"postgresql://{CODED}@127.0.0.1:1/x"], "127.0.0.1:1/x cannot be"),
+    (1, ["doctor", "--store", f"mysql://{SECRET}@h/x"], "mysql:..."),
+    (1, ["doctor", "--target", f"postgresql://{SECRET}@h/x"], "is no address of a server"),
+    (2, ["sessions", "--target", f"postgresql://{SECRET}@h/x"], "is no address of a server"),
+    (1, ["import", f"postgresql://{SECRET}@h/x"], "@h/x"),
+    (2, ["serve", "--config", f"postgresql://{SECRET}@h/x"], "@h/x"),
+    (2, ["serve", "--store", f"postgresql://{SECRET}@h/x"], "in a password, write what"),
+    (2, ["serve", f"postgresql://{SECRET}@h/x"], "unexpected extra argument"),
+    (2, ["db check", "a.db", f"postgresql://{SECRET}@h/x"], "unexpected extra argument"),
+    (2, ["serve", "--listen", f"postgresql://{SECRET}@h/x"], "--listen"),
+    (1, ["keys list", "--store", f"postgresql://{CODED}@127.0.0.1:1/x"], "127.0.0.1:1/x cannot"),
+    (2, ["keys list", "--store", f"mysql://{SECRET}@h/x"], "mysql:..."),
+    (1, ["doctor", "--config", "none.toml"], "none.toml: No such file"),
+    (1, ["doctor", "--target", NOWHERE, "--tls-ca", "none.pem"], "none.pem"),
+    (2, ["health", "--target", "10.0.0.1:1", "--api-key", "k"], "say --tls-ca FILE, or --tls-ca"),
     (1, ["doctor", "--store", "sqlite:none.db"], "none.db does not exist"),
 ]
 
@@ -133,6 +171,8 @@ def test_wrong_input_is_told_in_a_line(server, tmp_path, monkeypatch, code, word
         words += ["--target", server.address]
     done = call(*words, target="" if "--store" in words else server.address)
     assert done.returncode == code, done
+    assert "be-seen" not in done.stderr + done.stdout
+    assert "u:not" not in done.stderr + done.stdout
     # Usage errors stand in a box, whose lines are wrapped.
     text = " ".join((done.stderr + done.stdout).replace("│", " ").split())
     assert " ".join(told.split()) in text

@@ -7,15 +7,18 @@ import resource
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
 import pytest
+import runlane
+from access import first_key
 from runlane.v1 import run_pb2
 from runlane_server.cli import _doctor
 from runlane_server.cli._doctor import Grade
+from runlane_server.store.postgres import Address, PostgresStore
 from runlane_server.store.sqlite import Examined, examine_file
 from support_server import Link, seconds, unique, until
 
@@ -134,6 +137,75 @@ async def test_a_store_that_takes_no_writes_is_a_fault(server):
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (hard, hard))
 
 
+async def test_a_database_is_looked_at_and_not_taken_for_memory(tmp_path, postgres_server):
+    await postgres_server.execute("DROP DATABASE IF EXISTS looked WITH (FORCE)")
+    await postgres_server.execute("CREATE DATABASE looked")
+    address = postgres_server.url("looked")
+    place = address.rpartition("@")[2]
+    code, found = await doctor(tmp_path, "--store", address)
+    assert (code, found["store"]) == (
+        1,
+        ("fault", f"{place} holds no store; `runlane serve` makes it"),
+    )
+    code, found = await doctor(tmp_path, RUNLANE_STORE=address)
+    assert (code, found["store"][0]) == (0, "note")
+    store = PostgresStore(Address(address))
+    await store.open(0, "")
+    try:
+        code, found = await doctor(tmp_path, RUNLANE_STORE=address)
+        assert code == 0
+        assert found["store"] == (
+            "ok",
+            f"{place}, store_epoch 1; servers that have it open: 1",
+        )
+        assert found["database"][1].startswith("PostgreSQL ")
+        assert found["schema"][0] == "ok"
+    finally:
+        await store.close()
+    _, found = await doctor(tmp_path, "--store", address)
+    assert found["store"][1].endswith("servers that have it open: 0")
+    await postgres_server.execute(
+        "DELETE FROM runlane.migrations"
+        " WHERE version = (SELECT max(version) FROM runlane.migrations)",
+        "looked",
+    )
+    code, found = await doctor(tmp_path, "--store", address)
+    assert (code, found["schema"][0]) == (0, "note")
+    assert "make a copy before (`pg_dump`)" in found["schema"][1]
+    insert = "INSERT INTO runlane.migrations VALUES (9999, 'from the future', 'x', 0)"
+    await postgres_server.execute(insert, "looked")
+    code, found = await doctor(tmp_path, "--store", address)
+    assert (code, found["store"][0]) == (1, "fault")
+    assert "9999" in found["store"][1]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("locked:wrong@127.0.0.1:{port}/test", "127.0.0.1:{port}/test does not let us in: "),
+        ("runlane@127.0.0.1:{port}/none", "127.0.0.1:{port}/none does not let us in: "),
+        ("u:pw@127.0.0.1:1/test", "127.0.0.1:1/test cannot be reached: "),
+        ("runlane@127.0.0.1:{port}/test?sslmod=require", 'configuration parameter "sslmod"'),
+    ],
+)
+async def test_a_database_that_does_not_answer_is_a_fault_and_named(
+    tmp_path, postgres_server, words, told
+):
+    postgres_server.clean()
+    address = "postgresql://" + words.format(port=postgres_server.port)
+    code, found = await doctor(tmp_path, RUNLANE_STORE=address)
+    assert (code, found["store"][0]) == (1, "fault")
+    assert told.format(port=postgres_server.port) in found["store"][1]
+
+
+async def test_a_stranger_is_told_no_fact_that_is_none(tmp_path, make_server):
+    first_key(tmp_path, "read")
+    server = make_server(auth="keys").start()
+    _, found = await doctor(tmp_path, "--target", server.address)
+    assert ("CREDENTIAL_MISSING" in found["server"][1]) or found["server"][1] == server.address
+    assert "store_epoch" not in found["server"][1]
+
+
 async def test_files_that_are_damaged_newer_or_foreign_are_faults(server, tmp_path):
     async with Link(server.address) as link:
         for number in range(20):
@@ -146,6 +218,15 @@ async def test_files_that_are_damaged_newer_or_foreign_are_faults(server, tmp_pa
     server.path.write_bytes(damaged)
     _, found = await doctor(tmp_path, "--store", server.store)
     assert (found.get("damage") or found["store"])[0] == "fault"
+    faults = examine_file(server.path, 2**30)
+    faults.refused = ""
+    faults.faults = ["*** in database main ***\nPage 7: odd", "Page 8: odd"]
+    told = [one for one in _doctor._file(faults, expected=True) if one.about == "damage"]
+    assert [one.text.partition(";")[0] for one in told] == ["*** in database main *** and 2 more"]
+    server.path.chmod(0o644)
+    _, found = await doctor(tmp_path, "--store", server.store)
+    assert found["rights"][0] == "note"
+    assert "chmod 600" in found["rights"][1]
     server.path.write_bytes(content)
     with closing(sqlite3.connect(server.path)) as conn:
         conn.execute("INSERT INTO migrations VALUES (9999, 'from the future', 'x', 0)")
@@ -210,3 +291,26 @@ async def test_clocks_are_compared(apart, grade):
     end = start + timedelta(seconds=1)
     theirs = start + timedelta(seconds=0.5 + apart)
     assert _doctor._clock(theirs, start, end).grade is grade
+
+
+async def test_a_server_whose_store_is_away_is_not_taken_for_one_that_stops(monkeypatch):
+    class Silent:
+        async def server_info(self) -> runlane.ServerInfo:
+            return runlane.ServerInfo.model_construct(version="1", store_kind="", store_epoch=0)
+
+        async def healthy(self) -> bool:
+            return False
+
+        async def overview(self) -> None:
+            await asyncio.Event().wait()
+
+    @asynccontextmanager
+    async def connected(_target: str):
+        yield Silent()
+
+    monkeypatch.setattr(_doctor, "connected", connected)
+    monkeypatch.setattr(_doctor, "_ANSWER_SECONDS", 0.01)
+    found = {one.about: one async for one in _doctor._server("here", expected=True)}
+    assert found["server"].text == "here"
+    assert found["health"].grade is Grade.FAULT
+    assert "or its store takes no writes" in found["health"].text

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import sqlite3
+import stat
 from contextlib import closing
 
 import grpc
@@ -161,6 +162,25 @@ async def test_a_folder_that_is_not_there_is_refused(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("path", [".", "/", "{folder}", "{folder}/."])
+async def test_a_folder_is_no_store(tmp_path, path):
+    server = ServerProcess(tmp_path, store=f"sqlite:{path.format(folder=tmp_path)}")
+    code, said = server.refuses_to_start()
+    assert code == 1
+    assert "is not a file" in said
+    assert "Traceback" not in said
+
+
+async def test_only_its_owner_can_read_a_file_and_what_lies_beside_it(server):
+    async with Link(server.address) as link:
+        await link.create(unique("private"))
+    modes = {
+        path.name.removeprefix(server.path.name): stat.S_IMODE(path.stat().st_mode)
+        for path in server.path.parent.glob(server.path.name + "*")
+    }
+    assert modes == {"": 0o600, "-wal": 0o600, "-shm": 0o600, ".lock": 0o600}
+
+
 async def test_listening_beyond_this_machine_takes_a_word_for_it(make_server, tmp_path):
     for address in ("0.0.0.0:0", "[::]:0"):
         server = make_server(tmp_path / "open", store="memory", address=address)
@@ -173,6 +193,8 @@ async def test_listening_beyond_this_machine_takes_a_word_for_it(make_server, tm
     ).start()
     port = server.address.rpartition(":")[2]
     assert (await info(f"127.0.0.1:{port}")).store_kind == "memory"
+    assert "other machines may reach this server" in server.told()
+    assert "nobody is asked for a credential" in server.told()
 
 
 async def test_a_socket_file_is_listened_on(make_server, tmp_path):

@@ -238,10 +238,13 @@ async def survive(server, kills: int) -> None:
 
 
 @pytest.mark.every_store
-async def test_accepted_runs_that_no_executor_saw_end_after_a_kill(server):
+@pytest.mark.parametrize(
+    "kills", [5, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+)
+async def test_accepted_runs_that_no_executor_saw_end_after_a_kill(server, kills: int):
     """The kill comes right behind the answer, again and again."""
     sessions = []
-    for _ in range(5):
+    for _ in range(kills):
         session = unique("accepted")
         sessions.append(session)
         async with Link(server.address) as link:
@@ -262,9 +265,10 @@ def spec(agent: str) -> session_pb.SessionSpec:
     return session_pb.SessionSpec(default_agent=agent)
 
 
+@pytest.mark.every_store
 async def test_500_calls_that_are_given_up_at_once_harm_nothing(make_server):
     """Deadlines of 1 to 20 ms, and cancellations: no transaction, thread or handle is left."""
-    server = make_server(reader_threads=1).start()
+    server = make_server(reader_threads=1, postgres_connections=1).start()
     session = unique("given-up")
     rng = random.Random(5)
     async with Link(server.address) as link:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import statistics
 import time
 
 import grpc
@@ -78,7 +79,8 @@ async def test_64_clients_that_submit_commit_and_list_meet_no_fault(server, dura
 
 
 @pytest.mark.every_store
-async def test_1000_tokens_leave_no_delta_in_the_database(server):
+@pytest.mark.parametrize("count", [1000, pytest.param(100_000, marks=pytest.mark.long)])
+async def test_tokens_leave_no_delta_in_the_database(server, count: int):
     session = unique("tokens")
     mark = "never-to-be-kept"
     async with Link(server.address) as link:
@@ -90,7 +92,7 @@ async def test_1000_tokens_leave_no_delta_in_the_database(server):
         read = asyncio.create_task(collect_deltas(watching))
 
         async def tokens():
-            for number in range(1000):
+            for number in range(count):
                 delta = event_pb2.Delta(
                     model_stream_id=stream_id,
                     step=1,
@@ -101,8 +103,8 @@ async def test_1000_tokens_leave_no_delta_in_the_database(server):
                 )
                 yield executor_pb.PublishDeltasRequest(fence=fence, deltas=[delta])
 
-        sent = await link.executors.PublishDeltas(tokens(), timeout=30)
-        assert sent.delta_count == 1000
+        sent = await link.executors.PublishDeltas(tokens(), timeout=600)
+        assert sent.delta_count == count
         events = (await link.live(session)).sequence
         await link.answer_reserved(fence, "the whole answer")
         seen = await within(10, read)
@@ -188,8 +190,12 @@ async def read_to(link: Link, session: str, last: int) -> None:
             return
 
 
-@pytest.mark.parametrize("count", [pytest.param(1000), pytest.param(5000, marks=pytest.mark.long)])
-async def test_idle_streams_that_are_opened_and_dropped_leave_no_memory(server, count: int):
+@pytest.mark.parametrize(
+    ("count", "rounds"), [(1000, 2), pytest.param(5000, 10, marks=pytest.mark.long)]
+)
+async def test_idle_streams_that_are_opened_and_dropped_leave_no_memory(
+    server, count: int, rounds: int
+):
     sessions = [unique("idle") for _ in range(50)]
     async with Link(server.address) as link:
         for session in sessions:
@@ -207,7 +213,7 @@ async def test_idle_streams_that_are_opened_and_dropped_leave_no_memory(server, 
     async with Link(server.address) as link:
         await until_streams_are_gone(link)
         before = server.memory()
-        for _ in range(2):
+        for _ in range(rounds):
             await open_and_drop()
         await until_streams_are_gone(link)
         assert server.memory() - before < count * 8 * 1024
@@ -281,6 +287,32 @@ async def test_a_session_with_a_long_history_is_as_fast_as_a_new_one(server):
                 taken.append(await measure(session))
         middle = {session: sorted(taken)[7] for session, taken in times.items()}
         assert middle[long] < 4 * middle[short]
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("count", [2000, pytest.param(20_000, marks=pytest.mark.long)])
+async def test_the_last_page_of_many_sessions_comes_as_fast_as_the_first(server, count: int):
+    async with Link(server.address) as link:
+        for start in range(0, count, 100):
+            await asyncio.gather(
+                *(link.create(f"many-{number}") for number in range(start, start + 100))
+            )
+        pages: list[float] = []
+        names: list[str] = []
+        request = history_pb.ListSessionsRequest(page_size=100)
+        while True:
+            begun = time.perf_counter()
+            page = await link.history.ListSessions(request, timeout=10)
+            pages.append(time.perf_counter() - begun)
+            names += [one.session_id for one in page.sessions]
+            if not page.next_page_token:
+                break
+            request.page_token = page.next_page_token
+    assert len(names) == len(set(names)) == count
+    tenth = len(pages) // 10
+    first, last = statistics.median(pages[:tenth]), statistics.median(pages[-tenth:])
+    assert statistics.median(pages) < 0.1
+    assert last < 4 * first
 
 
 @pytest.mark.every_store

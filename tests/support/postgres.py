@@ -1,6 +1,7 @@
 """A PostgreSQL server of the tests' own, from Debian's package, on a free port."""
 
 import asyncio
+import contextlib
 import os
 import pwd
 import shutil
@@ -8,7 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ _ACCESS = """\
 host all locked 127.0.0.1/32 scram-sha-256
 host all all 127.0.0.1/32 trust
 local all all trust
+host replication all 127.0.0.1/32 trust
 """
 
 
@@ -58,6 +60,13 @@ def required() -> bool:
     return any(os.environ.get(name) for name in ("CI", "POSTGRES_REQUIRED"))
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def in_thread(work: Coroutine[Any, Any, Any]) -> Any:
     """Runs a coroutine to its end, also where a loop runs already."""
     with ThreadPoolExecutor(1) as pool:
@@ -79,9 +88,7 @@ class PostgresServer:
         if os.geteuid() == 0:  # initdb refuses root
             self._user = next(one.pw_name for one in pwd.getpwall() if one.pw_name in _USERS)
             shutil.chown(self._folder, self._user)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         # Words are sorted as people do where nothing else is said: ids must say it.
         words = ["--locale-provider=icu", "--icu-locale=en-US"] if _has_icu(bin_folder) else []
         self._run("initdb", "-D", self._data, "-U", "runlane", "-E", "UTF8", "--locale=C", *words, "--no-sync", "--auth=trust")  # fmt: skip
@@ -141,6 +148,19 @@ class PostgresServer:
     def stop(self) -> None:
         self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def standby(self) -> Iterator[int]:
+        """Starts a server that follows this one; gives its port."""
+        folder = self._folder / "standby"
+        self._run("pg_basebackup", "-h", "127.0.0.1", "-p", self.port, "-U", "runlane", "-D", folder, "-R", "-X", "stream", "-c", "fast")  # fmt: skip
+        other = object.__new__(PostgresServer)
+        other.__dict__ |= self.__dict__ | {"_data": folder, "port": free_port(), "_process": None}
+        other.start()
+        try:
+            yield other.port
+        finally:
+            other._end()
 
     # --- databases ---------------------------------------------------------
 

@@ -22,8 +22,7 @@ class Proxy:
             target: HOST:PORT of the server.
             idle_seconds: Cuts a connection on which nothing passed for so long; None: never.
         """
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+        self.turn_to(target)
         self._idle = idle_seconds
         self._tasks: set[asyncio.Task[None]] = set()
         self._holes: list[asyncio.Event] = []
@@ -48,6 +47,11 @@ class Proxy:
         """
         for hole in self._holes:
             hole.set()
+
+    def turn_to(self, target: str) -> None:
+        """Has connections that come from now on end at another server."""
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
 
     def cut(self) -> None:
         """Ends all open connections."""

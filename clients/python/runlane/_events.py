@@ -13,7 +13,7 @@ import grpc.aio
 from runlane._calls import Caller
 from runlane._enums import SessionEventKind
 from runlane._event_convert import control_from_pb, delta_from_pb, event_from_pb
-from runlane._event_models import AnyEvent, Delta, Event, SessionEvent, StreamItem
+from runlane._event_models import AnyEvent, Event, SessionEvent, StreamItem
 from runlane._retry import STREAM_DEADLINE, STREAM_SILENCE, delay, reopenable
 from runlane.errors import ServiceError, StreamGapError, TransportError, from_rpc_error
 from runlane.v1 import admin_service_pb2 as admin_pb
@@ -213,13 +213,14 @@ class EventStream(Resuming[StreamItem]):
         elif kind == "bookmark":
             self._move(frame.bookmark.sequence, by_event=False)
         elif kind == "deltas":
-            self._buffer.extend(delta_from_pb(delta) for delta in frame.deltas.deltas)
+            for delta in frame.deltas.deltas:
+                self._append(delta_from_pb(delta))
         elif kind == "control":
-            self._buffer.append(control_from_pb(frame.control))
+            self._append(control_from_pb(frame.control))
 
     def _append(self, item: StreamItem) -> None:
         # What was read before this frame was yielded, or filtered out.
-        if not self._buffer and isinstance(item, Delta):
+        if not self._buffer and not isinstance(item, Event):
             self._yielded = self._received or 0
         self._buffer.append(item)
         if isinstance(item, SessionEvent) and item.kind is SessionEventKind.SESSION_DELETED:

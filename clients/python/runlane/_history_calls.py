@@ -307,13 +307,14 @@ class HistoryCalls:
         self, method: Callable[..., Any], request: Callable[[], Any]
     ) -> AsyncIterator[Any]:
         """Yields the frames of a stream, which is opened again with a new request."""
-        failures = 0
-        lost_since = time.monotonic()
+        connected, failures = False, 0
+        # A stream may be silent for long: patience is counted from its loss.
+        lost_since: float | None = None
         while True:
             call = method(request(), timeout=STREAM_DEADLINE, metadata=self._caller.metadata)
             try:
                 async for frame in call:
-                    failures, lost_since = 0, time.monotonic()
+                    connected, failures, lost_since = True, 0, None
                     yield frame
                 return
             except grpc.aio.AioRpcError as error:
@@ -325,8 +326,10 @@ class HistoryCalls:
                 call.cancel()
             failures += 1
             pause = delay(failures, failure)
-            late = time.monotonic() + pause - lost_since > self._reconnect_timeout
-            if late or not reopenable(failure, connected=failures > 1):
+            now = time.monotonic()
+            lost_since = now if lost_since is None else lost_since
+            late = now + pause - lost_since > self._reconnect_timeout
+            if late or not reopenable(failure, connected=connected):
                 raise failure
             await asyncio.sleep(pause)
 

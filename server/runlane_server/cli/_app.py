@@ -2,9 +2,10 @@
 
 from importlib.metadata import version
 from inspect import cleandoc
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from runlane_server.cli import (
     _archives,
@@ -19,17 +20,38 @@ from runlane_server.cli import (
     _watch,
 )
 from runlane_server.cli._client import reaching
+from runlane_server.cli._show import masked
+
+
+def _flowing(text: str) -> str:
+    """Joins the lines of each paragraph: help is as wide as the terminal, and not as the code."""
+    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
+
+
+class _Commands(TyperGroup):
+    """Commands whose wrong words are told without a password."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command; what is wrong with its arguments may hold the address of a store."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if isinstance(getattr(error, "message", None), str):
+                error.message = masked(error.message)  # type: ignore[attr-defined]
+            raise
+
 
 app = typer.Typer(
+    cls=_Commands,
     name="runlane",
-    help="""Durable sessions for AI agents.
+    help=_flowing("""Durable sessions for AI agents.
 
 A session is a conversation with an agent, kept by a server. An input starts a run: the
 agent works on it until it has answered. Input that comes meanwhile steers that run, waits
 for a run of its own, or replaces it.
 
 Begin with `runlane demo`. Then put an agent into runlane.toml, as the README shows, and
-start `runlane serve` and `runlane chat first`.""",
+start `runlane serve` and `runlane chat first`."""),
     epilog="Ends with 0 where all went well; with 1 where what was asked for did not come about: "
     "no server answers, it refuses, the run did not complete, something is wrong with a store; "
     "with 2 where the command line or the settings are wrong, and nothing was done; with 130 "
@@ -44,7 +66,7 @@ _files = typer.Typer(
 )
 
 _key_commands = typer.Typer(
-    help="Make, list and revoke API keys: in the file of a store that no server has open, or "
+    help="Make, list and revoke API keys: in a store that no server has open, or "
     "through the server that has it.",
     no_args_is_help=True,
 )
@@ -101,11 +123,6 @@ app.command(rich_help_panel="Look")(reaching(_watch.overview))
 app.command(rich_help_panel="Look")(reaching(_watch.executors))
 app.command(rich_help_panel="Look")(reaching(_watch.feed))
 app.command(rich_help_panel="Look")(reaching(_watch.agents))
-
-
-def _flowing(text: str) -> str:
-    """Joins the lines of each paragraph: help is as wide as the terminal, and not as the code."""
-    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
 
 
 for _each in (app, _files, _key_commands):

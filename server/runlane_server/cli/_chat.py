@@ -60,7 +60,7 @@ def chat(
     """
     live = sys.stdin.isatty()
     if live and as_json:
-        typer.echo("runlane: --json is for input from a pipe or a file", err=True)
+        _show.complain("--json is for input from a pipe or a file")
         raise typer.Exit(2)
     run(target, _chat(target, session, agent, live=live, as_json=as_json))
 
@@ -105,7 +105,7 @@ async def _answer(
         problem = ending(result)
         if problem is not None:
             problems += 1
-            typer.echo(f"runlane: {_show.line(problem, 1000)}", err=True)
+            _show.complain(_show.line(problem, 1000))
     if problems:
         raise NotDone(f"{problems} of the runs did not complete")
 
@@ -128,7 +128,7 @@ async def _settle(client: runlane.Client, run_id: str, lines: "_Lines") -> runla
             answer = given(asked, text)
             await client.answer(run_id, asked.interaction_id, asked.version, answer)
         except (ValueError, RunlaneError) as error:
-            typer.echo(f"runlane: {_show.line(str(error), 1000)}", err=True)
+            _show.complain(_show.line(str(error), 1000))
 
 
 _NOTHING_RUNS = "nothing runs; Ctrl-D leaves"

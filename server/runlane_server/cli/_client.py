@@ -1,10 +1,8 @@
 """What the commands that call a server share. Built on the client alone."""
 
 import asyncio
-import contextlib
 import functools
 import inspect
-import ipaddress
 import os
 import re
 import sys
@@ -19,7 +17,8 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from runlane.errors import RunlaneError, ServiceError, TransportError
 
-from runlane_server.cli._show import asked, line
+from runlane_server.cli._reach import is_here, unreached
+from runlane_server.cli._show import asked, complain, line
 
 _REACH_SECONDS = 3.0
 _CALL_SECONDS = 30.0
@@ -77,6 +76,24 @@ _TlsCa = Annotated[
         rich_help_panel="Connection",
     ),
 ]
+_TlsCert = Annotated[
+    str,
+    typer.Option(
+        help="A file with a certificate to show to the server, PEM, where it asks for one.",
+        envvar="RUNLANE_TLS_CLIENT_CERT",
+        show_default=False,
+        rich_help_panel="Connection",
+    ),
+]
+_TlsKey = Annotated[
+    str,
+    typer.Option(
+        help="A file with the private key of that certificate, PEM.",
+        envvar="RUNLANE_TLS_CLIENT_KEY",
+        show_default=False,
+        rich_help_panel="Connection",
+    ),
+]
 
 
 @dataclass
@@ -86,11 +103,30 @@ class _Access:
     api_key: str = ""
     namespace: str = ""
     tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
 
     @property
-    def tls(self) -> bool | str | None:
-        """As the client takes it."""
-        return {"": None, "system": True, "off": False}.get(self.tls_ca, self.tls_ca)
+    def tls(self) -> runlane.Tls | bool | None:
+        """As the client takes it.
+
+        Raises:
+            ValueError: The options contradict each other.
+        """
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("--tls-cert and --tls-key go together")
+        if self.tls_ca == "off" and self.tls_cert:
+            raise ValueError("--tls-cert is for TLS, and --tls-ca says off")
+        if self.tls_ca in {"", "off"} and not self.tls_cert:
+            return False if self.tls_ca else None
+        ca = self.tls_ca if self.tls_ca != "system" else ""
+        return runlane.Tls(ca=ca or None, cert=self.tls_cert or None, key=self.tls_key or None)
+
+    @property
+    def secured(self) -> runlane.Tls | None:
+        """With what the connection is secured; None: it is not."""
+        tls = self.tls
+        return tls if isinstance(tls, runlane.Tls) else None
 
 
 _access = _Access()
@@ -117,7 +153,13 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
     return with_access
 
 
-_OPTIONS: dict[str, Any] = {"api_key": _ApiKey, "namespace": _Namespace, "tls_ca": _TlsCa}
+_OPTIONS: dict[str, Any] = {
+    "api_key": _ApiKey,
+    "namespace": _Namespace,
+    "tls_ca": _TlsCa,
+    "tls_cert": _TlsCert,
+    "tls_key": _TlsKey,
+}
 
 
 class NotDone(Exception):  # noqa: N818 - the command was carried out, what it asked for was not
@@ -136,7 +178,7 @@ def run(target: str, command: Coroutine[Any, Any, None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except TransportError as error:
-        _fail(_transport_text(target, error))
+        _fail(unanswered(target, error))
     except ServiceError as error:
         _fail(told(error))
     except (RunlaneError, NotDone, TimeoutError, OSError) as error:
@@ -146,7 +188,7 @@ def run(target: str, command: Coroutine[Any, Any, None]) -> None:
 
 
 def _fail(text: str, code: int = 1) -> None:
-    typer.echo(f"runlane: {line(text, _ERROR_CHARACTERS)}", err=True)
+    complain(line(text, _ERROR_CHARACTERS))
     raise typer.Exit(code)
 
 
@@ -210,31 +252,11 @@ def check_session(session: str) -> None:
         raise ValueError("the id of the session is empty; any new id makes a new session")
 
 
-def _transport_text(target: str, error: TransportError) -> str:
+def unanswered(target: str, error: TransportError) -> str:
+    """Says why a call got no answer of a server, and what to do about it."""
     if error.code.name not in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}:
         return str(error)
-    if _is_here(target):
-        return (
-            f"no server answers at {target}; start one with `runlane serve --listen {target}`, "
-            "or name another with --target"
-        )
-    return (
-        f"no server answers at {target}; check that it runs there and that the address is "
-        "right. A server listens on its own machine alone unless its settings say otherwise: "
-        "then go through a tunnel. --target names another"
-    )
-
-
-def _is_here(target: str) -> bool:
-    """Whether an address is one of this machine, where a server can be started."""
-    if target.startswith("unix:"):
-        return True
-    host = target.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
+    return unreached(target, _access.secured, error.code.name)
 
 
 @asynccontextmanager
@@ -251,6 +273,11 @@ async def connected(target: str) -> AsyncIterator[runlane.Client]:
 def client_of(target: str, timeout: float) -> runlane.Client:
     """Makes a client, with the options of how a server is reached; `timeout` in seconds."""
     check_target(target)
+    if _access.api_key and _access.tls is None and not is_here(target):
+        raise ValueError(
+            f"{target} may be another machine, and the API key could be read on the way: say "
+            "--tls-ca FILE, or --tls-ca system, or --tls-ca off where something else keeps it safe"
+        )
     return runlane.Client(
         target,
         api_key=_access.api_key,

@@ -6,13 +6,19 @@ program and start without it.
 """
 
 import asyncio
+import re
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from runlane_server.cli._show import complain
+
 T = TypeVar("T")
+
+_ADDRESS = re.compile(r"(?i)[a-z][a-z0-9+.-]+:/+")
+"""Begins an address, of which a path has lost a slash."""
 
 File = Annotated[Path, typer.Argument(help="The file, such as runlane.db.", show_default=False)]
 
@@ -34,6 +40,7 @@ def check(
     from runlane_server.settings import is_database
 
     if not is_database(store):
+        _refuse_addresses(store)
         store = f"sqlite:{store}"
     _report(_done(bootstrap.check_store(store)))
     typer.echo("no fault found", err=True)
@@ -53,6 +60,7 @@ def backup(
     """
     from runlane_server import bootstrap
 
+    _refuse_addresses(path, target)
     _report(_done(bootstrap.backup_store(path, target)))
     typer.echo(f"{target}: {target.stat().st_size} bytes, no fault found")
 
@@ -75,6 +83,7 @@ def restore(
     """
     from runlane_server import bootstrap
 
+    _refuse_addresses(source, path)
     findings, epoch = _done(bootstrap.restore_store(source, path, replace=replace))
     _report(findings)
     typer.echo(f"{path}: store_epoch {epoch}")
@@ -89,6 +98,20 @@ def _done(work: Coroutine[Any, Any, T]) -> T:
         _fail(str(error))
 
 
+def _refuse_addresses(*paths: str | Path) -> None:
+    """Refuses what is no file. It is not shown: it may hold a password."""
+    for path in paths:
+        kind = _ADDRESS.match(str(path))
+        if kind is not None and kind[0].lower().startswith("postgres"):
+            _fail(
+                "this takes a file; a PostgreSQL database is copied with pg_dump and put back "
+                "with pg_restore or psql (docs/operations.md, On PostgreSQL)",
+                2,
+            )
+        if kind is not None:
+            _fail(f"{kind[0]}...: this takes the path of a file, such as runlane.db", 2)
+
+
 def _report(findings: list[str]) -> None:
     for finding in findings:
         typer.echo(finding)
@@ -96,6 +119,6 @@ def _report(findings: list[str]) -> None:
         raise typer.Exit(1)
 
 
-def _fail(text: str) -> NoReturn:
-    typer.echo(f"runlane: {text}", err=True)
-    raise typer.Exit(1) from None
+def _fail(text: str, code: int = 1) -> NoReturn:
+    complain(text)
+    raise typer.Exit(code) from None

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import typer
 
+from runlane_server.cli import _show
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 # In a wheel it lies in the package, in a checkout where a reader looks for it.
 _PLACES = (
@@ -22,5 +24,5 @@ def demo() -> None:
         if place.is_file():
             runpy.run_path(str(place), run_name="__main__")
             return
-    typer.echo("runlane: the demo was not installed; it is examples/session_demo.py", err=True)
+    _show.complain("the demo was not installed; it is examples/session_demo.py")
     raise typer.Exit(1)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import runlane
@@ -22,9 +23,10 @@ from rich.text import Text
 from runlane.errors import RunlaneError, TransportError
 
 from runlane_server.cli import _show
-from runlane_server.cli._client import DEFAULT_TARGET, AsJson, connected, emit
+from runlane_server.cli._client import DEFAULT_TARGET, AsJson, connected, emit, unanswered
 
 if TYPE_CHECKING:
+    from runlane_server.store.postgres import ExaminedDatabase
     from runlane_server.store.sqlite import Examined
 
 _LIBRARIES = ("grpcio", "protobuf", "protovalidate", "pydantic", "msgspec", "uvloop")
@@ -58,7 +60,17 @@ class Finding(NamedTuple):
 def doctor(
     store: Annotated[
         str | None,
-        typer.Option(help="Look at this store: sqlite:PATH.", show_default="that of the settings"),
+        typer.Option(
+            help="Look at this store: sqlite:PATH or postgresql://USER@HOST/NAME.",
+            show_default="that of the settings",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Look at the store that this TOML file names.",
+            show_default="runlane.toml, if there",
+        ),
     ] = None,
     target: Annotated[
         str | None,
@@ -71,10 +83,10 @@ def doctor(
 ) -> None:
     """Say what is wrong with this program, a store and a server, and what to do about it.
 
-    With --store or --target it looks at that alone, and at the program. A fault is what needs
-    somebody: then the end is 1. A note is good to know. It changes nothing.
+    With --store, --config or --target it looks at that alone, and at the program. A fault is
+    what needs somebody: then the end is 1. A note is good to know. It changes nothing.
     """
-    findings = asyncio.run(_all(store, target, as_json=as_json))
+    findings = asyncio.run(_all(store, config, target, as_json=as_json))
     faults = sum(one.grade is Grade.FAULT for one in findings)
     if not as_json:
         typer.echo("no fault found" if not faults else f"faults found: {faults}")
@@ -82,10 +94,13 @@ def doctor(
         raise typer.Exit(1)
 
 
-async def _all(store: str | None, target: str | None, *, as_json: bool) -> list[Finding]:
+async def _all(
+    store: str | None, config: Path | None, target: str | None, *, as_json: bool
+) -> list[Finding]:
     findings: list[Finding] = []
 
     def tell(finding: Finding) -> None:
+        finding = finding._replace(text=_show.masked(finding.text))
         findings.append(finding)
         if as_json:
             emit(finding._asdict())
@@ -97,10 +112,11 @@ async def _all(store: str | None, target: str | None, *, as_json: bool) -> list[
 
     for finding in _program():
         tell(finding)
-    if store is not None or target is None:
-        for finding in await asyncio.to_thread(lambda: list(_store(store))):
+    named = store is not None or config is not None
+    if named or target is None:
+        for finding in await _store(store, config):
             tell(finding)
-    if target is not None or store is None:
+    if target is not None or not named:
         there = target or os.environ.get("RUNLANE_TARGET", "")
         async for finding in _server(there or DEFAULT_TARGET, expected=bool(there)):
             tell(finding)
@@ -143,21 +159,57 @@ def _program() -> Iterator[Finding]:
 # --- the store --------------------------------------------------------------
 
 
-def _store(spec: str | None) -> Iterator[Finding]:
+async def _store(spec: str | None, config: Path | None) -> list[Finding]:
     from runlane_server import bootstrap
     from runlane_server.settings import SettingsError, load
+    from runlane_server.store.errors import StoreRefused
 
     try:
-        settings = load(flags={"store": spec})
+        settings = load(config, {"store": spec})
     except SettingsError as error:
-        yield Finding(Grade.FAULT, "settings", str(error))
-        return
+        return [Finding(Grade.FAULT, "settings", str(error))]
+    expected = spec is not None
+    if settings.on_postgres:
+        try:
+            database = await bootstrap.examine_database(settings.store)
+        except StoreRefused as error:
+            return [Finding(Grade.FAULT, "store", str(error))]
+        return list(_database(database, expected=expected))
     if settings.store_path is None:
-        yield Finding(Grade.NOTE, "store", "memory: all is gone with the process of the server")
+        memory = "memory: all is gone with the process of the server"
+        return [Finding(Grade.NOTE, "store", memory)]
+    found = await asyncio.to_thread(bootstrap.examine_store, settings.store_path, _READ_MAX)
+    return [*_file(found, expected=expected), *_place(found)]
+
+
+def _database(found: "ExaminedDatabase", *, expected: bool) -> Iterator[Finding]:
+    if found.version:
+        yield Finding(Grade.OK, "database", f"PostgreSQL {found.version}, {_show.size(found.size)}")
+    if found.refused:
+        yield Finding(Grade.FAULT, "store", found.refused)
         return
-    found = bootstrap.examine_store(settings.store_path, _READ_MAX)
-    yield from _file(found, expected=spec is not None)
-    yield from _place(found)
+    if not found.exists:
+        yield Finding(
+            Grade.FAULT if expected else Grade.NOTE,
+            "store",
+            f"{found.place} holds no store; `runlane serve` makes it",
+        )
+        return
+    held = f"servers that have it open: {found.servers}"
+    yield Finding(Grade.OK, "store", f"{found.place}, store_epoch {found.epoch}; {held}")
+    yield _schema(found, "pg_dump")
+    yield Finding(Grade.NOTE, "damage", "not looked for; `runlane db check` does")
+
+
+def _schema(found: "Examined | ExaminedDatabase", copier: str) -> Finding:
+    if found.schema >= found.known_schema:
+        return Finding(Grade.OK, "schema", f"version {found.schema}")
+    return Finding(
+        Grade.NOTE,
+        "schema",
+        f"version {found.schema}; the next start brings it up to {found.known_schema}, and "
+        f"then there is no way back: make a copy before (`{copier}`)",
+    )
 
 
 def _file(found: "Examined", *, expected: bool) -> Iterator[Finding]:
@@ -176,17 +228,12 @@ def _file(found: "Examined", *, expected: bool) -> Iterator[Finding]:
     if found.holder is not None:
         held = f"a server has it open, process {found.holder or 'unknown'}"
     yield Finding(Grade.OK, "store", f"{path}, {_show.size(found.size)}; {held}")
-    if found.schema < found.known_schema:
-        yield Finding(
-            Grade.NOTE,
-            "schema",
-            f"version {found.schema}; the next start brings it up to {found.known_schema}, and "
-            "then there is no way back: make a copy before (`runlane db backup`)",
-        )
-    else:
-        yield Finding(Grade.OK, "schema", f"version {found.schema}")
-    for fault in found.faults:
-        yield Finding(Grade.FAULT, "damage", f"{fault}; restore a copy (`runlane db restore`)")
+    yield _schema(found, "runlane db backup")
+    faults = "\n".join(found.faults).splitlines()
+    if faults:
+        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
+        cure = "restore a copy (`runlane db restore`)"
+        yield Finding(Grade.FAULT, "damage", f"{faults[0]}{more}; {cure}")
     if not found.checked:
         yield Finding(
             Grade.NOTE,
@@ -213,6 +260,9 @@ def _place(found: "Examined") -> Iterator[Finding]:
     if not found.writable:
         # Whoever looks is often not the user of the server.
         yield Finding(Grade.NOTE, "rights", "this user may not write there; the server's must")
+    if found.open_to_all:
+        text = f"every user of this machine may read {found.path}: `chmod 600` ends that"
+        yield Finding(Grade.NOTE, "rights", text)
     kind = found.file_system
     if kind.startswith(_REMOTE):
         yield Finding(
@@ -245,7 +295,10 @@ async def _server(target: str, *, expected: bool) -> AsyncIterator[Finding]:
             yield Finding(
                 Grade.OK,
                 "server",
-                f"{target}, {info.store_kind}, store_epoch {info.store_epoch}",
+                # Who shows no credential is told no more than the version.
+                f"{target}, {info.store_kind}, store_epoch {info.store_epoch}"
+                if info.store_kind
+                else target,
             )
             yield _versions(info.version)
             healthy = await client.healthy()
@@ -258,13 +311,17 @@ async def _server(target: str, *, expected: bool) -> AsyncIterator[Finding]:
         yield Finding(
             Grade.FAULT if expected else Grade.NOTE,
             "server",
-            f"none answers at {target} ({error.code.name}); `runlane serve` starts one",
+            await asyncio.to_thread(unanswered, target, error),
         )
         return
-    except (runlane.Draining, TimeoutError):
+    except runlane.Draining:
         yield Finding(Grade.FAULT, "health", "it is stopping, and takes no calls")
         return
-    except (RunlaneError, ValueError) as error:
+    except TimeoutError:
+        why = "no answer in time; it is stopping, or its store takes no writes (its log says why)"
+        yield Finding(Grade.FAULT, "health", why)
+        return
+    except (RunlaneError, ValueError, OSError) as error:
         yield Finding(Grade.FAULT, "server", str(error))
         return
     yield _health(seen, healthy=healthy)

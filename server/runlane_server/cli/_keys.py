@@ -5,21 +5,29 @@ A server holds its store, so there are two ways: the file, where no server has i
 needs no key and so makes the first one; else AdminService of the server.
 """
 
+import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import runlane
 import typer
-from rich.markup import escape
-from rich.table import Table
+from runlane.errors import CredentialMissing, TransportError
 
 from runlane_server.cli import _show
-from runlane_server.cli._client import DEFAULT_TARGET, AsJson, NotDone, connected, emit, run
+from runlane_server.cli._client import (
+    DEFAULT_TARGET,
+    AsJson,
+    NotDone,
+    connected,
+    emit,
+    run,
+    unanswered,
+)
 
 if TYPE_CHECKING:
     from runlane_server.settings import Settings
@@ -41,7 +49,7 @@ _Target = Annotated[
 _Store = Annotated[
     str | None,
     typer.Option(
-        help="The store: sqlite:PATH.",
+        help="The store: sqlite:PATH or postgresql://USER@HOST/NAME.",
         show_default="that of runlane.toml, or sqlite:runlane.db",
         rich_help_panel="Connection",
     ),
@@ -103,9 +111,16 @@ async def _create(
         if word not in _SCOPES:
             raise ValueError(f"{word!r} is no scope; there are {', '.join(_SCOPES)}")
     async with where.client(new=True) as client:
-        made = await client.create_key(
-            name, dict.fromkeys(words), namespace=namespace or "", lifetime=lifetime
-        )
+        try:
+            made = await client.create_key(
+                name, dict.fromkeys(words), namespace=namespace or "", lifetime=lifetime
+            )
+        except CredentialMissing:
+            raise NotDone(
+                "the server that has the store asks for a key with the scope admin, in "
+                "RUNLANE_API_KEY; to make the first key, stop the server, repeat this command "
+                "with its --store, and start it again"
+            ) from None
     if as_json:
         emit(made)
         return
@@ -141,20 +156,7 @@ async def _list(where: "_Place", *, ended: bool, as_json: bool) -> None:
         for key in keys:
             emit(key)
         return
-    table = Table(box=None, pad_edge=False)
-    for head in ("id", "name", "namespace", "scopes", "ends in", "expires", "revoked"):
-        table.add_column(head, no_wrap=head == "id", overflow="fold")
-    for key in keys:
-        table.add_row(
-            key.key_id,
-            escape(key.name),
-            key.namespace,
-            ", ".join(key.scopes),
-            key.last_characters,
-            _minute(key.expire_time),
-            _minute(key.revoke_time),
-        )
-    _show.console.print(table)
+    _show.keys(keys, ended=ended)
 
 
 def revoke(
@@ -204,7 +206,18 @@ class _Place:
                 if address is not None:
                     yield await stack.enter_async_context(runlane.Client(address, api_key=""))
                     return
-            yield await stack.enter_async_context(connected(self.target))
+            client = connected(self.target)
+            if self._target is not None:
+                yield await stack.enter_async_context(client)
+                return
+            try:
+                there = await stack.enter_async_context(client)
+            except TransportError as error:
+                told = await asyncio.to_thread(unanswered, self.target, error)
+                if told.startswith("no server answers"):
+                    told = f"no server answers at {self.target}: --target names the one that has it"
+                raise NotDone(told) from None
+            yield there
 
     async def _opened(self, stack: AsyncExitStack, *, new: bool) -> str | None:
         """Opens the store for this process; None where a server has it."""
@@ -220,12 +233,12 @@ class _Place:
         try:
             address = await stack.enter_async_context(bootstrap.private_server(settings))
         except StoreHeld as held:
-            typer.echo(f"runlane: {held}: asking {self.target}", err=True)
+            _show.complain(f"{held}: asking {self.target}")
             return None
         except StoreError as error:
             raise NotDone(str(error)) from None
         if path is not None:
-            typer.echo(f"runlane: no server has {path}: this is done in the file", err=True)
+            _show.complain(f"no server has {path}: this is done in the file")
         return address
 
     def _settings(self) -> "Settings":
@@ -247,7 +260,3 @@ def _span(text: str | None) -> timedelta | None:
     if span > timedelta(days=3650):
         raise ValueError(f"{text!r} is more than 3650d")
     return span
-
-
-def _minute(time: datetime | None) -> str:
-    return "" if time is None else f"{time:%Y-%m-%d %H:%M}"

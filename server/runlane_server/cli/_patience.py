@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import runlane
-import typer
 from runlane.errors import RunlaneError
+
+from runlane_server.cli import _show
 
 FIRST_LOOK = 5.0
 """Seconds until a run is looked at: an executor that is there, or just starts, has taken it."""
@@ -31,7 +32,7 @@ async def _tell(client: runlane.Client, run_id: str) -> None:
     async for _ in every_moment():
         problem = await alone(client, run_id)
         if problem is not None:
-            typer.echo(f"runlane: {problem}", err=True)
+            _show.complain(problem)
             return
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from runlane_server.cli._show import complain
+
 if TYPE_CHECKING:
     from runlane_server.settings import Settings
 
@@ -189,7 +191,7 @@ def serve(
         settings = load(config, flags)
         settings.check()
     except SettingsError as error:
-        typer.echo(f"runlane: {error}", err=True)
+        complain(str(error))
         raise typer.Exit(2) from None
     _logs.configure(settings)
     _run(settings)
@@ -209,7 +211,7 @@ def _run(settings: "Settings") -> None:
         else:
             asyncio.run(serving)
     except (OSError, StoreError, SettingsError) as error:
-        typer.echo(f"runlane: {error}", err=True)
+        complain(str(error))
         raise typer.Exit(1) from None
 
 

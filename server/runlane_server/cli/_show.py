@@ -1,10 +1,12 @@
 """How things look for people."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 import runlane
+import typer
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
@@ -12,6 +14,9 @@ from rich.text import Text
 # What a terminal would obey instead of showing: all controls but tab and line feed.
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if code not in {9, 10}}
 _PREVIEW = 60
+# An address may come where none belongs, so of any kind; a path may hold an @.
+_USERINFO = re.compile(r"(?i)\b(?!unix:|sqlite:)([a-z][a-z0-9+.-]*:/+)\S*@")
+_PASSWORD = re.compile(r"(?i)\b(password=)[^\s&'\"]+")
 _KIND_WIDTH = max(
     len(kind)
     for kinds in (runlane.RunEventKind, runlane.SubmissionEventKind, runlane.SessionEventKind)
@@ -24,6 +29,17 @@ console = Console(highlight=False, soft_wrap=True)
 def clean(text: str) -> str:
     """Takes the control characters out of a text that came from elsewhere."""
     return text.translate(_CONTROLS)
+
+
+def masked(text: str) -> str:
+    """Takes passwords out of the addresses in a text."""
+    return _PASSWORD.sub(r"\1...", _USERINFO.sub(r"\1...@", text))
+
+
+def complain(text: str) -> None:
+    """Says on stderr what went wrong; each line of it begins with our name."""
+    for row in masked(text).splitlines():
+        typer.echo(f"runlane: {row}", err=True)
 
 
 def line(text: str, length: int = _PREVIEW) -> str:
@@ -221,6 +237,25 @@ def asked(item: runlane.Interaction) -> str:
 def call(name: str, arguments_json: str) -> str:
     """Returns a tool call as a line."""
     return line(f"{name} {arguments_json}", 1000)
+
+
+def keys(items: Iterable[runlane.ApiKey], *, ended: bool) -> None:
+    """Shows API keys; with `ended` also when they were revoked."""
+    header = ("id", "name", "namespace", "scopes", "secret", "expires", "revoked")
+    rows = [
+        (
+            item.key_id,
+            line(item.name),
+            item.namespace,
+            ",".join(item.scopes),
+            f"…{item.last_characters}",
+            moment(item.expire_time),
+            moment(item.revoke_time),
+        )
+        for item in items
+    ]
+    shown = None if ended else -1
+    _columns(header[:shown], [row[:shown] for row in rows])
 
 
 def _columns(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -140,8 +140,17 @@ async def _feed(
         connected(target) as client,
         client.feed(after=after, follow=follow, types=kinds, include_messages=messages) as items,
     ):
-        async for cursor, event in items:
-            emit({"cursor": cursor, "event": event})
+        try:
+            async for cursor, event in items:
+                emit({"cursor": cursor, "event": event})
+        except runlane.ServiceError as error:
+            if error.reason not in {"PAGE_TOKEN_INVALID", "PAGE_TOKEN_MISMATCH"}:
+                raise
+            raise NotDone(
+                f"{error.reason}: --after takes a cursor that `runlane feed` printed in this "
+                "namespace, and none from before the store was restored; without it the feed "
+                "begins with the first event"
+            ) from None
         emit({"cursor": items.cursor})
 
 

@@ -60,6 +60,7 @@ from runlane_server.core.rows import (
     ActivationDequeued,
     EventType,
     LeasePut,
+    TimerSet,
 )
 from runlane_server.core.sessions import (
     close_session,
@@ -74,6 +75,7 @@ from runlane_server.core.words import (
     Position,
     RunFailure,
     StopReason,
+    TimerKind,
 )
 
 
@@ -174,6 +176,9 @@ def _lease(state: SessionState | None, command: LeaseActivation, ctx: Context) -
             confirmed=False,
         )
     )
+    if live.start_expire_time:
+        # It is not due while somebody has the run, and is set again with the next activation.
+        draft.rows.append(TimerSet(TimerKind.START_TIMEOUT, None))
     draft.event(EventType.ACTIVATION_LEASED, live.run_id, executor_id=command.executor_id)
     fence = Fence(state.session_id, live.run_id, leased.activation_id, leased.epoch)
     decision = decided(draft, lambda: LeaseAnswer(draft.state.sequence, fence, expire_time))

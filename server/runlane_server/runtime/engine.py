@@ -522,6 +522,7 @@ class Engine:
 
     def _done(self, entry: Entry, outcome: Outcome) -> None:
         committed = isinstance(outcome, Committed)
+        was_away = self._hearing.store_away
         if committed or isinstance(outcome, Unavailable):
             self._hearing.store(self.clock.now(), taken=committed)
         if not committed:
@@ -539,12 +540,10 @@ class Engine:
                 for one in write.sessions:
                     self._observer.committed(one.key, one.events, one.rows, one.size)
             elif isinstance(outcome, Rejected | Unavailable):
-                log.error(
-                    "write failed",
-                    outcome=type(outcome).__name__,
-                    detail=outcome.detail,
-                    **ids_of(write),
-                )
+                ids = ids_of(write)
+                if ids or not was_away:  # Else it was a try whether the store is back.
+                    name = type(outcome).__name__
+                    log.error("write failed", outcome=name, detail=outcome.detail, **ids)
             if entry.toll is not None:
                 entry.toll.settled(write if committed else None)
             self._answered(entry, write, outcome)

@@ -731,14 +731,18 @@ class Store(Protocol):
     def shared(self) -> Shared | None:
         """What it adds where other servers may write it; None: this process has it alone."""
 
-    async def open(self, now: int, embedded_prefix: str) -> None:
+    async def open(self, now: int | None, embedded_prefix: str) -> None:
         """Takes the store for this process, or fails with StoreRefused, nothing changed.
 
         Migrates an older schema. Where no other server has it open: leases of executors
         whose id starts with `embedded_prefix` belong to a process that is gone: they end at
         `now`. All others may be renewed for one full lease: they end no sooner than `now`
         plus their duration. Beside other servers, which took heartbeats all the time, leases
-        stay as they are.
+        stay as they are. Where it cannot be told whether a process is gone, it is not.
+
+        Args:
+            now: None: the time where the store is.
+            embedded_prefix: Empty: no executor is embedded.
         """
 
     async def close(self) -> None:

@@ -3,6 +3,7 @@
 StoreError
 ├── StoreUnavailable    not now: disk full, locked, gone; whether a write was made is open
 ├── StoreCorrupt        what it holds fails its checks
+├── StoreFault          it refuses what it is asked: time alone mends nothing
 └── StoreRefused        it will not be opened: of an unknown version, changed by hand
     └── StoreHeld       another process has it
 """
@@ -18,6 +19,10 @@ class StoreUnavailable(StoreError):  # noqa: N818 - named for the state
 
 class StoreCorrupt(StoreError):  # noqa: N818 - named for the state
     """What the store holds fails its checks."""
+
+
+class StoreFault(StoreError):  # noqa: N818 - named for what it is
+    """The store refuses a statement: one of ours is wrong, or the store was not set up for it."""
 
 
 class StoreRefused(StoreError):  # noqa: N818 - named for the act

@@ -36,7 +36,8 @@ _NAME = msgspec.msgpack.Decoder(str)
 # Whoever makes a token of their own gets no further than those who are given one.
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _NUMBER = msgspec.msgpack.Decoder(_Number)
-_PLACE = msgspec.msgpack.Decoder(tuple[_Number, str])
+_Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}\Z")]
+_PLACE = msgspec.msgpack.Decoder(tuple[_Number, _Id])
 _PAIR = msgspec.msgpack.Decoder(tuple[_Number, _Number])
 _FEED = msgspec.msgpack.Decoder(tuple[_Number, _Number, _Number])
 

@@ -125,6 +125,21 @@ def test_an_unknown_key_is_named_with_its_file(tmp_path, text, key):
     assert "no such key" in message
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[agent]\nname = "a"', "agent: is a list of tables: write [[agent]] above each"),
+        ('[quota]\nnamespace = "a"', "quota: is a list of tables: write [[quota]]"),
+        (
+            '[[agent]]\nname = "a"\nmodel = {kind = "scripted"}\n[agent.mcp]\nurl = "http://x"',
+            "agent.0.mcp: is a list of tables: write [[agent.mcp]]",
+        ),
+    ],
+)
+def test_a_table_with_one_bracket_is_told_to_have_two(tmp_path, text, told):
+    assert told in refusal(write(tmp_path / "r.toml", text))
+
+
 def test_each_mistake_says_where_it_was_read(monkeypatch, tmp_path):
     file = write(tmp_path / "r.toml", "batch_max = 0")
     monkeypatch.setenv("RUNLANE_READER_THREADS", "many")
@@ -173,6 +188,8 @@ def test_malformed_stores(store):
         "postgresql://me:hush-hush@host",
         "postgresql://me:hush-hush@/name",
         "postgresql://me:hush-hush/x@host/name",
+        "postgresql://me:1/hush-hush@host/name",
+        "postgresql://me:p@ss-hush-hush@host/name",
         "postgresql://me:hush-hush@[host/name",
         "postgresql:me:hush-hush@host/name",
         "mysql://me:hush-hush@host/name",

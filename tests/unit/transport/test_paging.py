@@ -56,9 +56,10 @@ def test_what_was_made_or_changed_elsewhere_is_refused():
         with pytest.raises(Refused) as caught:
             PAGER.place(one)
         assert caught.value.reason in {Reason.PAGE_TOKEN_INVALID, Reason.PAGE_TOKEN_MISMATCH}
-    with pytest.raises(Refused) as caught:
-        PAGER.place(PAGER.token(5))
-    assert caught.value.reason is Reason.PAGE_TOKEN_INVALID
+    for cursor in (5, (5, "ses\0x"), (5, ""), (5, "x\n"), (5, "x" * 129), (-1, "x"), (2**63, "x")):
+        with pytest.raises(Refused) as caught:
+            PAGER.place(PAGER.token(cursor))
+        assert caught.value.reason is Reason.PAGE_TOKEN_INVALID
 
 
 def test_a_cursor_of_a_feed_belongs_to_a_namespace_and_a_store_as_it_is():

@@ -18,8 +18,6 @@ from runlane_server.store.base import (
     InteractionRow,
     SessionCommit,
     ToolCallRow,
-    fitting,
-    without_long_prompts,
 )
 from runlane_server.store.postgres.connect import Conn
 from runlane_server.store.postgres.plan import Kind, Plan, columns
@@ -218,12 +216,49 @@ WRITERS: dict[type[Any], Writer] = {
 
 # --- reads -----------------------------------------------------------------
 
-_INTERACTIONS = (
-    "SELECT i.interaction_id, i.run_id, s.session_id, i.version, i.state, i.kind, i.prompt,"
+_INTERACTION_COLUMNS = (
+    "i.interaction_id, i.run_id, {session_id}, i.version, i.state, i.kind, {prompt},"
     " i.answer, i.answer_hash, i.close_reason, i.expire_time, i.create_time, i.settle_time,"
     " i.proxy_session_id, i.proxy_run_id, i.proxy_interaction_id"
+)
+_INTERACTIONS = (
+    f"SELECT {_INTERACTION_COLUMNS.format(session_id='s.session_id', prompt='i.prompt')}"  # noqa: S608 - constants
     " FROM interactions i JOIN sessions s ON s.key = i.session_key"
 )
+_INTERACTION_SIZE = "octet_length(i.prompt) + octet_length(i.answer)"
+# As many bytes as `ToolCallRow.size` says; the one that brings the sum to the limit is taken.
+_TOOL_CALL_RESULT = (
+    "CASE WHEN t.message_number <> 0 THEN (SELECT {0} FROM messages m"
+    " WHERE m.session_key = t.session_key AND m.number = t.message_number) ELSE {1} END"
+)
+_TOOL_CALL_SIZE = (
+    f"coalesce({_TOOL_CALL_RESULT.format('octet_length(m.data)', 'octet_length(t.result)')}, 0)"
+    " + coalesce(length(t.arguments_json), 0)"
+)
+_TOOL_CALLS = (
+    "SELECT t.tool_call_id, t.run_id, t.step, t.ordinal, t.name, t.arguments_json, t.state,"  # noqa: S608 - constants
+    " t.idempotent, t.outcome, t.create_time, t.settle_time,"
+    f" {_TOOL_CALL_RESULT.format('m.data', 't.result')}, t.child_run_id"
+    " FROM (SELECT t.*, sum(t.size) OVER (ORDER BY t.step, t.ordinal) AS so_far"
+    f" FROM (SELECT t.*, {_TOOL_CALL_SIZE} AS size"
+    " FROM tool_calls t JOIN sessions s ON s.key = t.session_key"
+    " WHERE t.run_id = $1 AND (t.step, t.ordinal) > ($2::bigint, $3::bigint)"
+    " AND s.namespace || '' = $4 AND s.deleted_time < 1"
+    " ORDER BY t.step, t.ordinal LIMIT $5) t) t"
+    " WHERE t.so_far - t.size < $6 ORDER BY t.step, t.ordinal"
+)
+
+
+def _interactions_within(where: str, order: str, limit: str, max_bytes: str) -> str:
+    """Returns a statement for interactions up to the one that makes them so many bytes."""
+    shown = _INTERACTION_COLUMNS.format(session_id="i.session_id", prompt="i.prompt")
+    return (
+        f"SELECT {shown} FROM (SELECT i.*, sum(i.size) OVER (ORDER BY {order}) AS so_far"  # noqa: S608 - constants
+        f" FROM (SELECT i.*, s.session_id, {_INTERACTION_SIZE} AS size"
+        " FROM interactions i JOIN sessions s ON s.key = i.session_key"
+        f" WHERE {where} AND s.deleted_time < 1 ORDER BY {order} LIMIT {limit}) i) i"
+        f" WHERE i.so_far - i.size < {max_bytes} ORDER BY {order}"
+    )
 
 
 def _tool_call_row(columns: Sequence[Any]) -> ToolCallRow:
@@ -249,22 +284,8 @@ async def list_tool_calls(
     max_bytes: int,
 ) -> list[ToolCallRow]:
     """Store.list_tool_calls."""
-    rows = await conn.fetch(
-        "SELECT t.tool_call_id, t.run_id, t.step, t.ordinal, t.name, t.arguments_json, t.state,"
-        " t.idempotent, t.outcome, t.create_time, t.settle_time,"
-        " CASE WHEN t.message_number <> 0 THEN (SELECT m.data FROM messages m"
-        " WHERE m.session_key = t.session_key AND m.number = t.message_number)"
-        " ELSE t.result END, t.child_run_id"
-        " FROM tool_calls t JOIN sessions s ON s.key = t.session_key"
-        " WHERE t.run_id = $1 AND (t.step, t.ordinal) > ($2::bigint, $3::bigint)"
-        " AND s.namespace || '' = $4 AND s.deleted_time < 1"
-        " ORDER BY t.step, t.ordinal LIMIT $5",
-        run_id,
-        *(after or (0, 0)),
-        namespace,
-        limit,
-    )
-    return fitting(map(_tool_call_row, rows), max_bytes)
+    rows = await conn.fetch(_TOOL_CALLS, run_id, *(after or (0, 0)), namespace, limit, max_bytes)
+    return [_tool_call_row(row) for row in rows]
 
 
 async def interaction(conn: Conn, namespace: str, interaction_id: str) -> InteractionRow | None:
@@ -289,40 +310,54 @@ async def list_interactions(
     """Store.list_interactions: one range of an index by namespace, or by session."""
     if session_id:
         where = (
-            "i.session_key = (SELECT key FROM sessions WHERE namespace = $1 AND session_id = $6)"
+            "i.session_key = (SELECT key FROM sessions WHERE namespace = $1 AND session_id = $7)"
         )
         values: tuple[object, ...] = (session_id,)
     else:
         # A question is in the inbox once.
         where = "i.namespace = $1 AND i.proxy_interaction_id = ''"
         values = ()
+    where += " AND i.state = $2 AND (i.create_time, i.interaction_id) > ($3, $4)"
     rows = await conn.fetch(
-        f"{_INTERACTIONS} WHERE {where} AND i.state = $2"
-        " AND (i.create_time, i.interaction_id) > ($3, $4) AND s.deleted_time < 1"
-        " ORDER BY i.create_time, i.interaction_id LIMIT $5",
+        _interactions_within(where, "i.create_time, i.interaction_id", "$5", "$6"),
         namespace,
         int(state),
         *(after or (-1, "")),
         limit,
+        max_bytes,
         *values,
     )
-    return fitting(map(_interaction_row, rows), max_bytes)
+    return [_interaction_row(row) for row in rows]
 
 
 async def answered_interactions(
     conn: Conn, namespace: str, run_id: str, step: int, max_bytes: int
 ) -> list[InteractionRow]:
     """Store.answered_interactions."""
+    where = (
+        "i.run_id = $1 AND i.step >= $2 AND i.state = 2"
+        " AND i.proxy_interaction_id = '' AND i.namespace = $3"
+    )
+    order = "i.step DESC, i.create_time DESC, i.interaction_id DESC"
     rows = await conn.fetch(
-        f"{_INTERACTIONS} WHERE i.run_id = $1 AND i.step >= $2 AND i.state = 2"
-        " AND i.proxy_interaction_id = '' AND i.namespace = $3 AND s.deleted_time < 1"
-        " ORDER BY i.step DESC, i.create_time DESC, i.interaction_id DESC LIMIT $4",
+        _interactions_within(where, order, "$4", "$5"),
         run_id,
         step,
         namespace,
         ANSWERED_MAX,
+        max_bytes,
     )
-    return fitting(map(_interaction_row, rows), max_bytes)[::-1]
+    return [_interaction_row(row) for row in rows][::-1]
+
+
+_SHORT_PROMPT = "CASE WHEN i.so_far <= $2 THEN i.prompt ELSE ''::bytea END"
+_OPEN = (
+    f"SELECT {_INTERACTION_COLUMNS.format(session_id='i.session_id', prompt=_SHORT_PROMPT)}"  # noqa: S608 - constants
+    " FROM (SELECT i.*, s.session_id, sum(octet_length(i.prompt))"
+    " OVER (ORDER BY i.create_time, i.interaction_id) AS so_far"
+    " FROM interactions i JOIN sessions s ON s.key = i.session_key"
+    " WHERE i.session_key = $1 AND i.state = 1) i ORDER BY i.create_time, i.interaction_id"
+)
 
 
 async def open_interactions(conn: Conn, session_key: int, max_bytes: int) -> list[InteractionRow]:
@@ -330,9 +365,4 @@ async def open_interactions(conn: Conn, session_key: int, max_bytes: int) -> lis
 
     Prompts beyond `max_bytes` in all are left out: empty.
     """
-    rows = await conn.fetch(
-        f"{_INTERACTIONS} WHERE i.session_key = $1 AND i.state = 1"
-        " ORDER BY i.create_time, i.interaction_id",
-        session_key,
-    )
-    return without_long_prompts(map(_interaction_row, rows), max_bytes)
+    return [_interaction_row(row) for row in await conn.fetch(_OPEN, session_key, max_bytes)]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from runlane_server.core.model import SessionKey
-from runlane_server.core.rows import LeaseDropped, SessionInserted
+from runlane_server.core.rows import LeaseDropped, LeasePut, SessionInserted
 from runlane_server.store.base import (
     CommitUnit,
     LeaseRenewal,
@@ -31,7 +31,13 @@ _BLOCK = 64
 """Keys that one number of the sequence stands for."""
 
 _ATTEMPTS = 5
-_LOST_RACES = (Raced, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_LOST_RACES = (
+    Raced,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    # Where the role, or the database, was given a lock_timeout.
+    asyncpg.LockNotAvailableError,
+)
 """After these a batch is written again: another server came between, and is done now."""
 
 _OF_ONE_ROW = (
@@ -124,18 +130,22 @@ class Committer:
 
     async def _commit(self, batch: Sequence[Write]) -> list[Outcome]:
         # Hardly ever is there a record of a request that gets here: looked for only then.
-        for looking in (False, *[True] * _ATTEMPTS):
+        looking = apart = False
+        for _ in range(_ATTEMPTS + 1):
+            work = (
+                functools.partial(self._one_by_one, batch=batch)
+                if apart
+                else functools.partial(self._together, batch=batch, looking=looking)
+            )
             try:
-                return await self.transaction(
-                    functools.partial(self._together, batch=batch, looking=looking)
-                )
+                return await self.transaction(work)
             except _LOST_RACES:
-                continue
+                looking = True
             except Exception as error:
-                if not is_of_one_row(error):
+                if apart or not is_of_one_row(error):
                     raise
-            # One of them is bad: the same again, each on its own ground.
-            return await self.transaction(functools.partial(self._one_by_one, batch=batch))
+                # One of them is bad: the same again, each on its own ground.
+                apart = True
         raise StoreUnavailable(_ALL_THE_TIME)
 
     async def transaction(self, work: Callable[[Any], Awaitable[Result]]) -> Result:
@@ -176,7 +186,9 @@ class Committer:
         return outcomes
 
     async def _one_by_one(self, conn: Conn, batch: Sequence[Write]) -> list[Outcome]:
-        await self._lock(conn, batch)  # All of them, in one order, as ever.
+        # All of them, in one order, as ever.
+        await self._lock(conn, batch)
+        await self._leases(conn, batch)
         outcomes = []
         for one in batch:
             await conn.execute("SAVEPOINT one")
@@ -242,15 +254,19 @@ class Committer:
 
     async def _leases(self, conn: Conn, batch: Sequence[Write]) -> dict[str, Lease]:
         names: set[str] = set()
+        asked = False
         for one in batch:
             if isinstance(one, LeaseRenewal):
                 names.add(one.activation_id)
+                asked = True
                 continue
             for commit in one.sessions:
                 for row in commit.rows:
-                    if type(row) is LeaseDropped and row.expired_at is not None:
+                    if isinstance(row, (LeaseDropped, LeasePut)):
+                        # Written later: who has a heartbeat of it has no session's lock.
                         names.add(row.activation_id)
-        if not names:
+                        asked |= isinstance(row, LeaseDropped) and row.expired_at is not None
+        if not asked:
             return {}
         rows = await conn.fetch(_LOCK_LEASES, list(names))
         return {name: Lease(*rest) for name, *rest in rows}

@@ -5,14 +5,12 @@ from typing import Any
 
 from runlane_server.core.model import SessionKey
 from runlane_server.store.base import SharedBlock
-from runlane_server.store.postgres.connect import Conn
-
-_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+from runlane_server.store.postgres.connect import NOW, Conn
 
 # Of a session that does not exist there is nothing to be shown.
 _PUT = (
     "INSERT INTO deltas (session_key, model_stream_id, block_index, put_time, server, data)"  # noqa: S608 - constants
-    f" SELECT s.key, u.model_stream_id, u.block_index, {_NOW}, $1, u.data"
+    f" SELECT s.key, u.model_stream_id, u.block_index, {NOW}, $1, u.data"
     " FROM unnest($2::text[], $3::text[], $4::text[], $5::integer[], $6::bytea[])"
     " AS u(namespace, session_id, model_stream_id, block_index, data)"
     " JOIN sessions s ON s.namespace = u.namespace AND s.session_id = u.session_id"

@@ -17,8 +17,9 @@ SERVING = 0x52756E6C01
 """Key of an advisory lock: `Runl` and a number."""
 
 _CHANNEL = "runlane"
-_TELL_SECONDS = 0.01
-"""How long what is to be told waits for more, after something was told."""
+_TELL_SECONDS, _TELL_MAX_SECONDS, _TELLS = 0.01, 0.1, 8
+"""How long what is to be told waits for more after something was told: as long as so many
+times of telling take, within these bounds."""
 
 _LOOK_SECONDS = 5.0
 _AGAIN_SECONDS = 0.25
@@ -78,7 +79,7 @@ class Listener:
         conn, self.conn = self.conn, None
         if conn is not None and not conn.is_closed():
             with contextlib.suppress(*DRIVER_ERRORS):  # They end with the connection, too.
-                await conn.execute("SELECT pg_advisory_unlock_all()")
+                await conn.execute("SELECT pg_advisory_unlock_all()", timeout=2)
             await close_quietly(conn)
 
     # --- telling and hearing -----------------------------------------------
@@ -119,21 +120,27 @@ class Listener:
         await conn.add_listener(_CHANNEL, self._on_word)
 
     async def _run(self) -> None:
+        lost, loop = False, asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._wake.wait()
             self._wake.clear()
+            began = loop.time()
             try:
                 await self._tell()
             except (StoreError, *DRIVER_ERRORS) as error:
-                log.warning("listener lost", error=said(error))
+                if not lost:
+                    log.warning("listener lost", error=said(error))
+                lost = True
                 if self.conn is not None:
                     self.conn.terminate()
                 self._wake.set()
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
-                await asyncio.sleep(_TELL_SECONDS)
+                lost = False
+                pause = (loop.time() - began) * _TELLS
+                await asyncio.sleep(min(max(pause, _TELL_SECONDS), _TELL_MAX_SECONDS))
 
     async def _tell(self) -> None:
         if self.conn.is_closed():

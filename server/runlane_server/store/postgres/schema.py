@@ -10,6 +10,7 @@ import asyncpg
 from runlane_server.store.errors import StoreRefused
 from runlane_server.store.migrate import Migration, plan, read_migrations
 from runlane_server.store.postgres.connect import SCHEMA, Conn
+from runlane_server.store.postgres.listen import SERVING
 
 MIGRATING = 0x52756E6C02
 """Key of the advisory lock of who migrates: `Runl` and a number."""
@@ -18,7 +19,7 @@ _TRIES, _TRY_SECONDS = 60, 0.05
 """How often, and at what distance, it is tried: servers may be started at the same time."""
 
 _OLDEST = 140_000
-_PACKAGE = "runlane_server.store.postgres"
+PACKAGE = "runlane_server.store.postgres"
 _WHERE = "the database"
 _SECRET_BYTES = 32
 _MIGRATION_SECONDS = 24 * 3600
@@ -54,14 +55,15 @@ async def missing(conn: Conn, *, verify: bool = False) -> list[Migration]:
         applied = {row[0]: row[1] for row in rows}
         if not applied:
             raise StoreRefused(f"{_WHERE} has tables, but no migration that made them")
-    return plan(read_migrations(_PACKAGE), applied, _WHERE, verify=verify)
+    return plan(read_migrations(PACKAGE), applied, _WHERE, verify=verify)
 
 
 async def prepare(conn: Any, now: int) -> None:
     """Gives the database its schema, in one transaction, and the store its row.
 
     Raises:
-        StoreRefused: It is not one of ours, is newer, was changed, or is being migrated.
+        StoreRefused: It is not one of ours, is newer, was changed, is being migrated, or is to
+            be while servers have it that do not know what it would become.
     """
     for _ in range(_TRIES):
         if await conn.fetchval(f"SELECT pg_try_advisory_lock({MIGRATING})"):
@@ -71,6 +73,8 @@ async def prepare(conn: Any, now: int) -> None:
         raise StoreRefused(f"{_WHERE} is being migrated by another server")
     try:
         wanted = await missing(conn)
+        if wanted and await has_store(conn):
+            await _refuse_served(conn)
         async with conn.transaction():
             if wanted:
                 await _migrate(conn, wanted, now)
@@ -83,6 +87,15 @@ async def prepare(conn: Any, now: int) -> None:
             await _settle_origin(conn)
     finally:
         await conn.execute(f"SELECT pg_advisory_unlock({MIGRATING})")
+
+
+async def _refuse_served(conn: Any) -> None:
+    # Every server holds it, shared; none begins to while this one migrates.
+    if not await conn.fetchval(f"SELECT pg_try_advisory_lock({SERVING})"):
+        raise StoreRefused(
+            f"servers of an older version have {_WHERE}: stop them, and start this one then"
+        )
+    await conn.execute(f"SELECT pg_advisory_unlock({SERVING})")
 
 
 async def _settle_origin(conn: Any) -> None:

@@ -20,7 +20,7 @@ from runlane_server.store.base import (
 )
 from runlane_server.store.postgres import deltas
 from runlane_server.store.postgres.commits import Decide
-from runlane_server.store.postgres.connect import Conn
+from runlane_server.store.postgres.connect import NOW, Conn
 from runlane_server.store.postgres.listen import Listener
 
 MOVES_MAX = 2_000
@@ -29,12 +29,10 @@ MOVES_MAX = 2_000
 COUNTED_MAX = 100_000
 """Rows of a kind that are counted."""
 
-_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-
 # What an earlier snapshot did not see is what had not begun then, and what was under way.
 _MOVED = (
     f"SELECT h.snapshot, h.time, n.namespace, n.session_id, n.last FROM"  # noqa: S608 - constants
-    f" (SELECT pg_current_snapshot()::text AS snapshot, {_NOW} AS time) h LEFT JOIN"
+    f" (SELECT pg_current_snapshot()::text AS snapshot, {NOW} AS time) h LEFT JOIN"
     " (SELECT s.namespace, s.session_id, m.last FROM"
     " ((SELECT e.session_key, e.last FROM events e WHERE e.feed >="
     " pg_snapshot_xmax($1::text::pg_snapshot) AND e.origin <> $2 LIMIT $3)"
@@ -66,7 +64,7 @@ async def tokens(conn: Conn, keys: Sequence[SessionKey]) -> dict[SessionKey, byt
 async def moved(conn: Conn, cursor: str, own: int) -> Moves:
     """Shared.moved; `own` is the connection whose writes are left out."""
     if not cursor:
-        snapshot, time = await conn.fetchrow(f"SELECT pg_current_snapshot()::text, {_NOW}")
+        snapshot, time = await conn.fetchrow(f"SELECT pg_current_snapshot()::text, {NOW}")
         return Moves(snapshot, None, time)
     rows = await conn.fetch(_MOVED, cursor, own, MOVES_MAX + 1)
     snapshot, time, *_ = rows[0]

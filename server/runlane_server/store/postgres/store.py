@@ -42,6 +42,7 @@ from runlane_server.store.postgres import calls, feed, keys, lists, reads, schem
 from runlane_server.store.postgres.commits import Committer, Decide
 from runlane_server.store.postgres.connect import (
     DRIVER_ERRORS,
+    NOW,
     Address,
     Reading,
     Writing,
@@ -55,6 +56,7 @@ from runlane_server.store.postgres.shared import Base, PostgresShared
 Result = TypeVar("Result")
 
 _CHECK_SECONDS = 24 * 3600.0
+_SWEEP_PAUSE = 0.05
 _STRETCHES = 20
 """Reads for expired request records in one call."""
 
@@ -101,6 +103,7 @@ class PostgresStore:
         self._committer: Committer | None = None
         self._turn = asyncio.Lock()
         self._writes: set[asyncio.Task[Any]] = set()
+        self._cut = False
         self._expiry_place = upkeep.FIRST_PLACE
         self.shared = PostgresShared(
             Base(
@@ -115,7 +118,7 @@ class PostgresStore:
 
     # --- opening and closing -----------------------------------------------
 
-    async def open(self, now: int, embedded_prefix: str) -> None:
+    async def open(self, now: int | None, embedded_prefix: str) -> None:
         """Opens the store, or fails with StoreRefused, nothing changed."""
         try:
             await self._open(now, embedded_prefix)
@@ -128,8 +131,10 @@ class PostgresStore:
             text = str(error) if isinstance(error, StoreError) else said(error)
             raise StoreRefused(f"the store cannot be opened: {text}") from None
 
-    async def _open(self, now: int, embedded_prefix: str) -> None:
+    async def _open(self, now: int | None, embedded_prefix: str) -> None:
         conn = await self._listener.connect()
+        if now is None:
+            now = await conn.fetchval(f"SELECT {NOW}")
         await schema.refuse_unfit(conn)
         await schema.prepare(conn, now)
         if await self._listener.alone():
@@ -145,8 +150,15 @@ class PostgresStore:
     async def close(self) -> None:
         """Closes the store; writes in flight are finished first."""
         self._committer = None
-        while self._writes:
-            await asyncio.wait(set(self._writes))
+        if self._writes:
+            # A statement that has begun ends within this, whatever the network does.
+            await asyncio.wait(set(self._writes), timeout=self._address.longest)
+        if self._writes:
+            self._cut = True
+            self._writing.terminate()
+            await asyncio.wait(set(self._writes), timeout=1)
+            for task in self._writes:
+                task.cancel()
         await self._reading.close()
         await self._writing.close()
         await self._listener.close()
@@ -190,6 +202,9 @@ class PostgresStore:
 
         async def do() -> Result:
             async with self._turn:
+                if self._cut:
+                    work.close()
+                    raise StoreUnavailable("the store is closed")
                 return await work
 
         task = asyncio.get_running_loop().create_task(do())
@@ -210,7 +225,10 @@ class PostgresStore:
 
     async def sweep(self, key: SessionKey, max_rows: int) -> bool:
         """Removes up to `max_rows` rows of a deleted session; True once none is left."""
-        return await self._write(upkeep.sweep, key, max_rows)
+        done = await self._write(upkeep.sweep, key, max_rows)
+        if done is None:
+            await asyncio.sleep(_SWEEP_PAUSE)
+        return bool(done)
 
     async def expire_requests(self, before: int, max_rows: int) -> int:
         """Removes request records that nothing keeps, made before a time.

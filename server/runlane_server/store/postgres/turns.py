@@ -43,6 +43,7 @@ _PUT_LEASE = Kind(
     " ON CONFLICT (activation_id) DO UPDATE SET epoch = excluded.epoch,"
     " executor_id = excluded.executor_id, duration = excluded.duration,"
     " expire_time = excluded.expire_time, confirmed = excluded.confirmed",
+    ordered=1,
 )
 _DROP_LEASE = Kind(
     columns("activation_id text, session_key bigint"),

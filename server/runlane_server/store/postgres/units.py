@@ -86,6 +86,7 @@ _DRAIN = Kind(
     columns("namespace, executor_id text"),
     "INSERT INTO drained_executors (namespace, executor_id) SELECT namespace, executor_id"
     " FROM {u} ON CONFLICT DO NOTHING",
+    ordered=2,
 )
 # Has a page written, and leaves no row.
 _PROBE = ("", "")
@@ -160,7 +161,7 @@ class Units:
         Args:
             sessions: All that the batch names and that are there.
             requests: The records of its requests that are there; None: nobody has looked.
-            leases: Those that it renews, or lets run out.
+            leases: Those that it renews, or lets run out; where there are such, all others too.
             keys: For the sessions that it makes.
         """
         self._sessions = sessions

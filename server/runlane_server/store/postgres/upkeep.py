@@ -4,6 +4,12 @@ from runlane_server.core.model import SessionKey
 from runlane_server.core.words import TimerKind
 from runlane_server.store.postgres.connect import Conn
 
+SWEEPING = 0x52756E6C03
+"""Key of the advisory lock of who sweeps: `Runl` and a number."""
+
+_ALIVE = 15_000_000
+"""How long an executor counts as living after a server saw it, in microseconds."""
+
 _SCAN = 5_000
 """Request records that are looked at in one read."""
 
@@ -17,14 +23,23 @@ def _hits(status: str) -> int:
 
 
 async def settle_leases(conn: Conn, now: int, embedded_prefix: str) -> None:
-    """Ends the leases of a process that is gone, and gives all others a full one."""
+    """Ends the leases of a process that is gone, and gives all others a full one.
+
+    A server may live though its listener is away: with the database that was restarted, or in
+    want of a place. So an embedded executor that a server saw a moment ago counts as living;
+    over the time that the database was away, none could write that it saw one.
+    """
     await conn.execute(
-        "UPDATE leases SET expire_time = CASE"
-        " WHEN $2::text <> '' AND starts_with(executor_id, $2::text)"
-        " THEN least(expire_time, $1::bigint) ELSE greatest(expire_time, $1::bigint + duration)"
-        " END",
+        "UPDATE leases l SET expire_time = CASE"
+        " WHEN $2::text <> '' AND starts_with(l.executor_id, $2::text) AND NOT EXISTS"
+        " (SELECT 1 FROM executors x WHERE x.executor_id = l.executor_id"
+        " AND (x.last_poll_time > $1::bigint - $3::bigint OR clock_timestamp()"
+        " < pg_postmaster_start_time() + $3::bigint * interval '1 microsecond'))"
+        " THEN least(l.expire_time, $1::bigint)"
+        " ELSE greatest(l.expire_time, $1::bigint + l.duration) END",
         now,
         embedded_prefix,
+        _ALIVE,
     )
     # No embedded executor comes back under its id, so nobody asks whether it was drained.
     await conn.execute(
@@ -36,12 +51,17 @@ async def settle_leases(conn: Conn, now: int, embedded_prefix: str) -> None:
 # --- a deleted session -----------------------------------------------------
 
 
-async def sweep(conn: Conn, key: SessionKey, max_rows: int) -> bool:
-    """Store.sweep, inside a transaction that writes."""
+async def sweep(conn: Conn, key: SessionKey, max_rows: int) -> bool | None:
+    """Store.sweep, inside a transaction that writes; None: another server sweeps now.
+
+    What of shared messages goes is seen from what other sessions still have. Two that were
+    swept at the same time would see each other, and both leave the messages.
+    """
+    if not await conn.fetchval(f"SELECT pg_try_advisory_xact_lock({SWEEPING})"):
+        return None
     session_key = await conn.fetchval(
         "SELECT key FROM sessions WHERE namespace = $1 AND session_id = $2 AND deleted_time > 0"
-        # Where another server is at it, this one leaves it to that.
-        " FOR NO KEY UPDATE SKIP LOCKED",
+        " FOR NO KEY UPDATE",
         key.namespace,
         key.session_id,
     )
@@ -135,13 +155,21 @@ async def find_expired(
 ) -> tuple[list[RequestPlace], RequestPlace | None]:
     """Looks for records made before a time that nothing keeps, in a stretch after `place`.
 
+    A session keeps the one that made it; an input keeps its own while it waits, and from when
+    it was settled until the same time after it. All states, and a time, are named for the index.
+
     Returns:
         Their keys, and where to go on; None: the end was reached.
     """
     rows = await conn.fetch(
         "SELECT request_id, scope, method, namespace, create_time < $5 AND NOT EXISTS"
         " (SELECT 1 FROM sessions s WHERE s.key = r.session_key"
-        " AND (s.deleted_time = 0 OR s.deleted_time >= $5))"
+        " AND (s.deleted_time = 0 OR s.deleted_time >= $5)) AND NOT EXISTS"
+        " (SELECT 1 FROM submissions q WHERE r.method = 'Submit' AND q.session_key ="
+        " (SELECT s.key FROM sessions s WHERE s.namespace = r.namespace AND s.session_id = r.scope)"
+        " AND q.state IN (1, 2, 3, 4) AND q.create_time BETWEEN r.create_time - 60000000"
+        " AND r.create_time AND q.request_id = r.request_id"
+        " AND (q.settle_time = 0 OR q.settle_time >= $5))"
         " FROM requests r WHERE (request_id, scope, method, namespace) > ($1, $2, $3, $4)"
         " ORDER BY request_id, scope, method, namespace LIMIT $6",
         *place,

@@ -73,7 +73,7 @@ def restore_file(source: Path, target: Path, *, replace: bool = False) -> tuple[
 
 
 def _refuse_existing(target: Path) -> None:
-    for path in (target, *(target.with_name(target.name + end) for end in _BESIDE)):
+    for path in (target, *(files.beside(target, end) for end in _BESIDE)):
         if path.exists():
             raise StoreRefused(f"{path} exists")
 
@@ -166,7 +166,7 @@ def _settle_log(target: Path) -> None:
         ):
             conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     for end in _BESIDE:
-        target.with_name(target.name + end).unlink(missing_ok=True)
+        files.beside(target, end).unlink(missing_ok=True)
 
 
 def _sync(folder: Path) -> None:

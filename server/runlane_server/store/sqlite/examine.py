@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +30,7 @@ class Examined:
         free: Bytes that its disk has left for this user, and `disk` that it has in all.
         file_system: Its kind, such as ext4; empty: unknown.
         writable: Whether this user may write it, and beside it.
+        open_to_all: Whether every user of this machine may read it.
     """
 
     path: Path
@@ -45,6 +47,7 @@ class Examined:
     disk: int = 0
     file_system: str = ""
     writable: bool = True
+    open_to_all: bool = False
 
 
 def examine_file(path: Path, read_max: int) -> Examined:
@@ -64,7 +67,8 @@ def examine_file(path: Path, read_max: int) -> Examined:
         return found
     found.writable &= os.access(path, os.W_OK)
     found.size = path.stat().st_size
-    log = path.with_name(path.name + "-wal")
+    found.open_to_all = bool(path.stat().st_mode & stat.S_IROTH)
+    log = files.beside(path, "-wal")
     found.log_size = log.stat().st_size if log.exists() else 0
     found.holder = files.holder(path)
     try:

@@ -22,6 +22,11 @@ _SECRET_BYTES = 32
 PACKAGE = "runlane_server.store.sqlite"
 
 
+def beside(path: Path, end: str) -> Path:
+    """Returns the file that belongs to another one: its name with an end, such as `-wal`."""
+    return Path(f"{path}{end}")
+
+
 class FileHold:
     """The exclusive hold of one process on a store: an OS lock on a file beside it.
 
@@ -31,7 +36,7 @@ class FileHold:
 
     def __init__(self, path: Path) -> None:
         self._store = path
-        self._path = path.with_name(path.name + ".lock")
+        self._path = beside(path, ".lock")
         self._file = -1
 
     def take(self) -> None:
@@ -66,7 +71,7 @@ def holder(path: Path) -> str | None:
     The file of the hold is locked for as long as it takes to let go of it.
     """
     try:
-        file = os.open(path.with_name(path.name + ".lock"), os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(beside(path, ".lock"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
@@ -120,7 +125,7 @@ def connect_visitor(path: Path) -> sqlite3.Connection:
     it away again. Where there is a log already it stays as it is, and is not written into the
     file.
     """
-    log = path.with_name(path.name + "-wal")
+    log = beside(path, "-wal")
     in_use = log.exists() and log.stat().st_size > 0
     return _connect_reader(path, "ro" if in_use else "rw")
 
@@ -142,7 +147,15 @@ def _connect_reader(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def connect_writer(path: Path | None) -> sqlite3.Connection:
-    """Opens the one connection that writes; None: a private database in memory."""
+    """Opens the one connection that writes; None: a private database in memory.
+
+    It holds what users said, and secrets: a new file, and what SQLite makes beside it, is for
+    its owner alone.
+    """
+    if path is not None:
+        # Never one that is there: to close it would end the locks that SQLite has on it.
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     target = ":memory:" if path is None else f"{path.absolute().as_uri()}?mode=rwc"
     conn = sqlite3.connect(
         target,
@@ -180,7 +193,7 @@ def verify(path: Path) -> list[Migration]:
     if not path.exists() or path.stat().st_size == 0:
         return migrations
     # A creation that was cut off has left a journal, which only a writer can roll back.
-    cut_off = path.with_name(path.name + "-journal").exists()
+    cut_off = beside(path, "-journal").exists()
     try:
         conn = connect_writer(path) if cut_off else connect_visitor(path)
         try:

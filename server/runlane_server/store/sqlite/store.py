@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -103,8 +104,10 @@ class SqliteStore:
 
     # --- opening and closing -----------------------------------------------
 
-    async def open(self, now: int, embedded_prefix: str) -> None:
+    async def open(self, now: int | None, embedded_prefix: str) -> None:
         """Takes the store for this process, or fails with StoreRefused, nothing changed."""
+        if now is None:
+            now = time.time_ns() // 1000
         self._writer.start()
         opening = self._writer.submit(self._open, now, embedded_prefix)
         try:

@@ -158,13 +158,21 @@ def find_expired(
 ) -> tuple[list[RequestPlace], RequestPlace | None]:
     """Looks for records made before a time that nothing keeps, in a stretch after `place`.
 
+    A session keeps the one that made it; an input keeps its own while it waits, and from when
+    it was settled until the same time after it. All states, and a time, are named for the index.
+
     Returns:
         Their keys, and where to go on; None: the end was reached.
     """
     rows = conn.execute(
         "SELECT request_id, scope, method, namespace, create_time < ?5 AND NOT EXISTS"
         " (SELECT 1 FROM sessions s WHERE s.key = r.session_key"
-        " AND (s.deleted_time = 0 OR s.deleted_time >= ?5))"
+        " AND (s.deleted_time = 0 OR s.deleted_time >= ?5)) AND NOT EXISTS"
+        " (SELECT 1 FROM submissions q WHERE r.method = 'Submit' AND q.session_key ="
+        " (SELECT s.key FROM sessions s WHERE s.namespace = r.namespace AND s.session_id = r.scope)"
+        " AND q.state IN (1, 2, 3, 4) AND q.create_time BETWEEN r.create_time - 60000000"
+        " AND r.create_time AND q.request_id = r.request_id"
+        " AND (q.settle_time = 0 OR q.settle_time >= ?5))"
         " FROM requests r WHERE (request_id, scope, method, namespace) > (?1, ?2, ?3, ?4)"
         " ORDER BY request_id, scope, method, namespace LIMIT ?6",
         (*place, before, _SCAN),
