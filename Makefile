@@ -7,11 +7,14 @@ LISTEN ?= 127.0.0.1:7480
 VENV := .venv
 BIN := $(VENV)/bin
 GEN_VENV := .venv-gen
+# Where it is set, as in CI, a language whose tools are missing is a failure; else it is named.
+export CLIENTS_REQUIRED ?= $(CI)
+skipped = { echo 'skipped: no $(1), so the $(2)'; test -z "$$CLIENTS_REQUIRED"; }
 # Generates for a language whose tools are there.
-GEN_GO = if command -v go > /dev/null; then $(BIN)/buf generate --template clients/go/buf.gen.yaml; else rm -rf build/gen-go; echo 'skipped: no go, so the Go code is not generated'; fi
+GEN_GO = if command -v go > /dev/null; then $(BIN)/buf generate --template clients/go/buf.gen.yaml; else rm -rf build/gen-go; $(call skipped,go,Go code is not generated); fi
 
 TYPESCRIPT := clients/typescript
-GEN_TYPESCRIPT = if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && $(BIN)/buf generate --template $(TYPESCRIPT)/buf.gen.yaml; else rm -rf build/gen-typescript; echo 'skipped: no npm, so the TypeScript code is not generated'; fi
+GEN_TYPESCRIPT = if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && $(BIN)/buf generate --template $(TYPESCRIPT)/buf.gen.yaml; else rm -rf build/gen-typescript; $(call skipped,npm,TypeScript code is not generated); fi
 
 .DEFAULT_GOAL := help
 .PHONY: help demo tools test test-long test-clients test-go test-typescript test-java test-rust conformance lint format gen gen-check bench postgres serve clean
@@ -62,22 +65,22 @@ test: $(VENV)/.dev ## all tests but the long ones
 test-clients: test-go test-typescript test-java test-rust ## the clients of other languages, each where its tools are
 
 test-go: $(VENV)/.run ## the Go client: formatting, vet, staticcheck, tests with the race detector
-	@if command -v go > /dev/null; then $(MAKE) --no-print-directory -C clients/go; else echo 'skipped: no go, so the Go client is not tested'; fi
+	@if command -v go > /dev/null; then $(MAKE) --no-print-directory -C clients/go; else $(call skipped,go,Go client is not tested); fi
 
 test-java: $(VENV)/.run ## a Java program with stubs made from the protos, against a server
 	@if command -v mvn > /dev/null && command -v java > /dev/null; then \
 	  mvn -q -B --no-transfer-progress -f clients/java-example/pom.xml compile \
 	  && $(BIN)/python tools/run_example.py java -cp 'build/java/classes:build/java/lib/*' dev.runlane.example.Example clients/service_config.json; \
-	else echo 'skipped: no mvn or no java, so the Java example is not run'; fi
+	else $(call skipped,mvn or no java,Java example is not run); fi
 
 test-rust: $(VENV)/.run ## a Rust program with stubs made from the protos, against a server
 	@if command -v cargo > /dev/null; then \
 	  cd clients/rust-example && CARGO_TARGET_DIR=$(CURDIR)/build/rust cargo build --quiet && cd $(CURDIR) \
 	  && $(BIN)/python tools/run_example.py build/rust/debug/runlane-example; \
-	else echo 'skipped: no cargo, so the Rust example is not run'; fi
+	else $(call skipped,cargo,Rust example is not run); fi
 
 test-typescript: $(VENV)/.dev ## the TypeScript client: types, formatting, tests
-	@if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && cd $(TYPESCRIPT) && npm run check && npm test; else echo 'skipped: no npm, so the TypeScript client is not tested'; fi
+	@if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(TYPESCRIPT)/node_modules/.done && cd $(TYPESCRIPT) && npm run check && npm test; else $(call skipped,npm,TypeScript client is not tested); fi
 
 test-long: $(VENV)/.dev ## the tests that take long
 	$(BIN)/python -m pytest -m long --timeout 7200

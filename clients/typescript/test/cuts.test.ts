@@ -1,6 +1,6 @@
 import { expect, test, vi } from "vitest";
 
-import { Client, Executor, textOf, type Agent } from "../src/index.js";
+import { Client, Executor, textOf, tool, type Agent } from "../src/index.js";
 import { seeded } from "./fake.js";
 import { CuttingProxy } from "./proxy.js";
 import { Server } from "./server.js";
@@ -91,6 +91,59 @@ test(
     await executor.drain();
     await working;
     watcher.close();
+    direct.close();
+    await proxy.stop();
+  },
+);
+
+test(
+  "an executor whose connection is cut asks, runs and commits each thing once",
+  { timeout: 180_000 },
+  async () => {
+    await using server = await Server.started();
+    const random = seeded(7);
+    const proxy = new CuttingProxy(server.target, () => 300 + Math.floor(random() * 4000));
+    const client = new Client(await proxy.start());
+    const effects = new Map<string, number>();
+    let asked = 0;
+    const pay = tool({
+      name: "pay",
+      run: (_given, { runId, toolCallId }) => {
+        const key = `${runId} ${toolCallId}`;
+        effects.set(key, (effects.get(key) ?? 0) + 1);
+        return "paid";
+      },
+    });
+    const executor = new Executor(client, {
+      name: "payer",
+      tools: [pay],
+      async *model({ messages, runId }) {
+        asked += 1;
+        yield "I pay. ";
+        const results = messages.filter((one) => one.runId === runId && one.role === "tool");
+        return results.length === 4
+          ? "All is paid."
+          : { toolCalls: ["a", "b"].map((id) => ({ toolCallId: id, name: "pay" })) };
+      },
+    });
+    const working = executor.run();
+    const direct = new Client(server.target);
+    let runs = 0;
+    for (; proxy.cuts < CUTS / 2; runs += 1) {
+      expect(runs).toBeLessThan(1000);
+      // A session of its own: a context must fit into what a connection lets through.
+      const session = `payment-${runs}`;
+      const run = direct.session(session, { agent: "payer" }).run("pay", { timeoutSeconds: 60 });
+      expect(await run).toMatchObject({ text: "All is paid.", run: { attempt: 1 } });
+      expect(await direct.history.messages(session).all()).toHaveLength(8);
+    }
+    expect(asked).toBe(3 * runs);
+    expect(effects.size).toBe(4 * runs);
+    expect([...effects.values()].every((times) => times === 1)).toBe(true);
+
+    await executor.close();
+    await working;
+    client.close();
     direct.close();
     await proxy.stop();
   },
