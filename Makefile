@@ -70,13 +70,15 @@ test-go: $(VENV)/.run ## the Go client: formatting, vet, staticcheck, tests with
 test-java: $(VENV)/.run ## a Java program with stubs made from the protos, against a server
 	@if command -v mvn > /dev/null && command -v java > /dev/null; then \
 	  mvn -q -B --no-transfer-progress -f clients/java-example/pom.xml compile \
-	  && $(BIN)/python tools/run_example.py java -cp 'build/java/classes:build/java/lib/*' dev.runlane.example.Example clients/service_config.json; \
+	  && $(BIN)/python tools/run_example.py java -cp 'build/java/classes:build/java/lib/*' dev.runlane.example.Example clients/service_config.json \
+	  && java -cp 'build/java/classes:build/java/lib/*' dev.runlane.example.Golden conformance/golden/wire.json; \
 	else $(call skipped,mvn or no java,Java example is not run); fi
 
 test-rust: $(VENV)/.run ## a Rust program with stubs made from the protos, against a server
 	@if command -v cargo > /dev/null; then \
 	  cd clients/rust-example && CARGO_TARGET_DIR=$(CURDIR)/build/rust cargo build --quiet && cd $(CURDIR) \
-	  && $(BIN)/python tools/run_example.py build/rust/debug/runlane-example; \
+	  && $(BIN)/python tools/run_example.py build/rust/debug/runlane-example \
+	  && build/rust/debug/golden conformance/golden/wire.json; \
 	else $(call skipped,cargo,Rust example is not run); fi
 
 test-typescript: $(VENV)/.dev ## the TypeScript client: types, formatting, tests

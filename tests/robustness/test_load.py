@@ -28,6 +28,8 @@ from support_server import (
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900), pytest.mark.alone]
 
 MEBIBYTE = 1024 * 1024
+BLOCK = 10_000
+"""Tokens of a block: a longer one than a server keeps would go on without deltas."""
 FIND_IN_TABLES = """
     SELECT format('SELECT count(*) FROM %I.%I t WHERE t::text ~ MARK', schemaname, tablename)
     FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')
@@ -79,8 +81,8 @@ async def test_64_clients_that_submit_commit_and_list_meet_no_fault(server, dura
 
 
 @pytest.mark.every_store
-@pytest.mark.parametrize("count", [1000, pytest.param(100_000, marks=pytest.mark.long)])
-async def test_tokens_leave_no_delta_in_the_database(server, count: int):
+async def test_100_000_tokens_leave_no_delta_in_the_database(server):
+    count = 100_000
     session = unique("tokens")
     mark = "never-to-be-kept"
     async with Link(server.address) as link:
@@ -91,17 +93,23 @@ async def test_tokens_leave_no_delta_in_the_database(server, count: int):
         watching = link.stream(session, include_deltas=True)
         read = asyncio.create_task(collect_deltas(watching))
 
+        def delta(number: int) -> event_pb2.Delta:
+            index, revision = divmod(number, BLOCK)
+            return event_pb2.Delta(
+                model_stream_id=stream_id,
+                step=1,
+                block_index=index,
+                kind=event_pb2.Delta.KIND_TEXT,
+                base_revision=revision,
+                revision=revision + 1,
+                append_text=f"{mark}-{number} ",
+            )
+
         async def tokens():
-            for number in range(count):
-                delta = event_pb2.Delta(
-                    model_stream_id=stream_id,
-                    step=1,
-                    kind=event_pb2.Delta.KIND_TEXT,
-                    base_revision=number,
-                    revision=number + 1,
-                    append_text=f"{mark}-{number} ",
-                )
-                yield executor_pb.PublishDeltasRequest(fence=fence, deltas=[delta])
+            size = 100
+            for start in range(0, count, size):
+                deltas = [delta(number) for number in range(start, start + size)]
+                yield executor_pb.PublishDeltasRequest(fence=fence, deltas=deltas)
 
         sent = await link.executors.PublishDeltas(tokens(), timeout=600)
         assert sent.delta_count == count
@@ -212,11 +220,13 @@ async def test_idle_streams_that_are_opened_and_dropped_leave_no_memory(
     await open_and_drop()
     async with Link(server.address) as link:
         await until_streams_are_gone(link)
-        before = server.memory()
+        before, after = server.memory(), []
         for _ in range(rounds):
             await open_and_drop()
-        await until_streams_are_gone(link)
-        assert server.memory() - before < count * 8 * 1024
+            await until_streams_are_gone(link)
+            after.append(server.memory())
+        # The allocator gives back in large pieces, now and then: what stays is the least.
+        assert min(after[rounds // 2 :]) - before < count * 8 * 1024
         await update(link, sessions[0], 1)
 
 
