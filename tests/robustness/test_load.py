@@ -199,7 +199,7 @@ async def read_to(link: Link, session: str, last: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "rounds"), [(1000, 2), pytest.param(5000, 10, marks=pytest.mark.long)]
+    ("count", "rounds"), [(1000, 3), pytest.param(5000, 10, marks=pytest.mark.long)]
 )
 async def test_idle_streams_that_are_opened_and_dropped_leave_no_memory(
     server, count: int, rounds: int
@@ -226,7 +226,8 @@ async def test_idle_streams_that_are_opened_and_dropped_leave_no_memory(
             await until_streams_are_gone(link)
             after.append(server.memory())
         # The allocator gives back in large pieces, now and then: what stays is the least.
-        assert min(after[rounds // 2 :]) - before < count * 8 * 1024
+        grown = [one - before for one in after]
+        assert min(grown[rounds // 2 :]) < count * 8 * 1024, grown
         await update(link, sessions[0], 1)
 
 
