@@ -163,8 +163,9 @@ def test_the_table_of_metrics_has_every_metric_with_its_type_and_labels():
     assert told == made
 
 
-def test_what_the_compose_file_sets_are_settings():
-    text = (ROOT / "examples" / "compose.yaml").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["compose.yaml", "compose-postgres.yaml"])
+def test_what_the_compose_files_set_are_settings(name):
+    text = (ROOT / "examples" / name).read_text(encoding="utf-8")
     named = re.findall(r"RUNLANE_(\w+): ", text)
     assert named
     assert {name.lower() for name in named} <= Settings.model_fields.keys()
