@@ -84,8 +84,13 @@ async def test_a_file_of_the_version_before_is_measured(path):
     expected = await unmeasured(store)
     await store.close()
     conn = sqlite3.connect(path)
-    conn.execute("ALTER TABLE sessions DROP COLUMN stored_bytes")
-    conn.execute("DELETE FROM migrations WHERE version = 3")
+    conn.executescript(
+        "DROP INDEX api_keys_by_request; DROP INDEX api_keys_by_expiry;"
+        " DROP INDEX api_keys_by_create_time; DROP INDEX drained_executors_by_time;"
+        " ALTER TABLE drained_executors DROP COLUMN drain_time;"
+        " ALTER TABLE sessions DROP COLUMN stored_bytes;"
+    )
+    conn.execute("DELETE FROM migrations WHERE version >= 3")
     conn.execute("PRAGMA user_version = 2")
     conn.commit()
     conn.close()

@@ -203,8 +203,9 @@ async def test_auto_is_never_refused_across_ends_of_runs(link: Link):
             on_miss=SUBMISSION.ON_MISS_FOLLOW_UP,
         )
         routes.add(answer.submission.route)
-    while run_id := (await link.session(session)).current_run_id:
-        await link.wait_run(run_id)
+        if number % 50 == 49:  # a queue has a bound, and the worker may be slow
+            while run_id := (await link.session(session)).current_run_id:
+                await link.wait_run(run_id)
     over.set()
     await worker
     assert SUBMISSION.ROUTE_RUN in routes

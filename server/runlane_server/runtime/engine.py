@@ -157,9 +157,13 @@ class Engine:
         """Takes note that a session has an event of that sequence; returns whether it is news."""
         return self._slots.heard(key, sequence)
 
-    def missed_store(self) -> None:
-        """Takes note that the store was away until now: executors may have found no server."""
-        self._hearing.missed(self.clock.now())
+    def lose_sight(self) -> None:
+        """Takes note that a read did not reach the store: executors may find no server."""
+        self._hearing.lose_sight()
+
+    def see_store(self) -> None:
+        """Takes note that reads reach the store again."""
+        self._hearing.see(self.clock.now())
 
     def doubt(self, key: SessionKey) -> None:
         """Has a session read anew before it is decided on."""

@@ -18,7 +18,7 @@ from runlane_server.runtime.relay import EAGER, PUT, Relay
 from runlane_server.runtime.roster import SharedDispatch
 from runlane_server.runtime.timers import Timers
 from runlane_server.store.base import Shared
-from runlane_server.store.errors import told
+from runlane_server.store.errors import StoreUnavailable, told
 
 SECOND = 1_000_000
 
@@ -97,7 +97,7 @@ class Follower:
         self._interval = interval
         self._server = uuid.uuid4().hex
         self._cursor = ""
-        self._away = False
+        self._away = self._slow = False
         self._written = 0
         self._meeting: asyncio.Task[None] | None = None
         self.patience = PATIENCE
@@ -124,7 +124,7 @@ class Follower:
 
     async def take_in(self, heard: set[str], *, whole: bool, roster: bool) -> bool:
         """Does what was heard and what the time is for; returns whether the store let it."""
-        began = self._engine.clock.now()
+        engine, began = self._engine, self._engine.clock.now()
         try:
             if whole or heard - {EAGER, PUT}:
                 await self.look(whole=whole)
@@ -134,15 +134,19 @@ class Follower:
         except Exception as error:  # noqa: BLE001 - it goes on, whatever it was
             # What happened meanwhile is not known, so all of it counts as changed.
             self._cursor = ""
-            # A server that writes nothing has no other way to know.
-            self._engine.missed_store()
             if not self._away:
                 log.warning("other servers cannot be followed", error=told(error))
+                if isinstance(error, StoreUnavailable):
+                    # Who writes nothing has no other way to know. Once an outage: what fails
+                    # for ever must not put off the end of leases for ever.
+                    engine.lose_sight()
             self._away = True
             return False
-        self._away = False
-        if self._engine.clock.now() - began > SLOW:
-            self._engine.missed_store()
+        slow = engine.clock.now() - began > SLOW
+        if slow and not self._slow:  # So looks a network that said nothing for a while.
+            engine.lose_sight()
+        engine.see_store()
+        self._away, self._slow = False, slow
         return True
 
     async def look(self, *, whole: bool = True) -> None:

@@ -25,6 +25,7 @@ class Hearing:
         self._last = 0
         self._since = 0
         self._written = 0
+        self._unseen = False
         self.store_away = False
 
     def look(self, now: int) -> None:
@@ -39,13 +40,20 @@ class Hearing:
         self._written = now
         if not taken:
             self.store_away = True
-        elif self.store_away:
-            self.store_away = False
-            self._since = now
+        else:
+            if self.store_away or self._unseen:
+                self._since = now
+            self.store_away = self._unseen = False
 
-    def missed(self, now: int) -> None:
-        """Takes note that the store was away until now, as a read of it showed."""
-        self._since = now
+    def lose_sight(self) -> None:
+        """Takes note that a read did not reach the store: until a write or `see` says else."""
+        self._unseen = True
+
+    def see(self, now: int) -> None:
+        """Takes note that a read reached the store again."""
+        if self._unseen:
+            self._unseen = False
+            self._since = now
 
     def doubts(self, now: int) -> bool:
         """Whether the store is to be tried: it is away, or nothing was written for long."""
@@ -53,6 +61,6 @@ class Hearing:
 
     def end(self, expire_time: int, duration: int, now: int) -> int:
         """Returns when a lease may be held to have run out."""
-        if self.store_away:
+        if self.store_away or self._unseen:
             return max(expire_time, now + LOOK_AGAIN)
         return max(expire_time, self._since + duration) if self._since else expire_time

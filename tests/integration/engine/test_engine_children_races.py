@@ -48,7 +48,7 @@ from support.steps import (
 pytestmark = pytest.mark.asyncio
 P = "ses_p"
 KEY = SessionKey("default", P)
-LARGEST = 2**63 - 1
+LARGEST = 2**53 - 1
 ROOM = 64
 _STOP = put("first", Mode.START, options=RunOptions(tool_error_policy=ToolErrorPolicy.STOP))
 _WAITS = (create, first, lease(), reserve, commit(asks("c1"), starts("c1"), outcome=ALL_CHILDREN))

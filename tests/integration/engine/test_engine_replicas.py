@@ -1,6 +1,7 @@
 """Two servers on one database: any call on either, and one outcome."""
 
 import asyncio
+import functools
 
 import asyncpg
 import pytest
@@ -601,14 +602,37 @@ async def test_who_only_looks_knows_that_the_store_was_away_and_ends_no_lease(a,
         raise StoreUnavailable("away")
 
     b.services.follower._shared.moved = away
-    assert await b.services.follower.take_in(set(), whole=True, roster=False) is silent
+    take_in = functools.partial(b.services.follower.take_in, set(), whole=True, roster=False)
+    assert await take_in() is silent
     b.services.follower._shared.moved = moved
     await b.ring()
     assert (await b.state("ses_1")).run.activation.epoch == 1
+    assert await take_in()
+    await b.ring()
+    assert (await b.state("ses_1")).run.activation.epoch == 1
     a.clock.advance(LEASE + SECOND)
-    await b.engine.look()
     await b.ring()
     assert (await b.state("ses_1")).run.activation.epoch == 2
+
+
+async def test_what_fails_for_ever_puts_off_the_end_of_no_lease_for_ever(a, b, monkeypatch):
+    """A session that cannot be read, a right that the role lost: only following stops."""
+    await a.do("ses_1", create, first, lease(), beat)
+    await b.engine.peek(KEY)
+    await b.hear()
+
+    async def fails(*_args):
+        raise StoreUnavailable("this read fails")
+
+    monkeypatch.setattr(b.services.follower._shared, "moved", fails)
+    for _ in range(40):
+        a.clock.advance(SECOND)
+        assert not await b.services.follower.take_in(set(), whole=True, roster=False)
+        await b.engine.look()  # tries a write, now and then
+    a.clock.advance(LEASE + SECOND)
+    await b.engine.peek(KEY)
+    await b.engine.flush()
+    assert (await a.state("ses_1")).run.activation.epoch == 2
 
 
 async def test_each_of_many_agents_that_wait_here_gets_what_was_queued_elsewhere(a, b, monkeypatch):

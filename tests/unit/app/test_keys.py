@@ -232,7 +232,7 @@ async def test_keys_are_followed_also_after_a_fault(parts, monkeypatch):
     follower.find(made.secret).calls.add(call)
     read = store.api_keys
 
-    async def fails():
+    async def fails(*_which):
         store.api_keys = read
         raise RuntimeError("a fault")
 

@@ -44,8 +44,13 @@ def test_the_store_is_in_doubt_while_it_is_away_and_after_a_long_quiet():
     assert not hearing.doubts(202 * SECOND)
 
 
-def test_a_store_that_was_missed_puts_off_the_end_for_a_lease_and_is_not_away():
-    hearing = Hearing(None)
-    hearing.missed(60 * SECOND)
-    assert hearing.end(1, LEASE, 60 * SECOND) == 60 * SECOND + LEASE
-    assert not hearing.store_away
+def test_reads_that_do_not_reach_the_store_put_off_the_end_until_one_does_or_a_write():
+    for back in (lambda hearing, now: hearing.see(now), lambda h, now: h.store(now, taken=True)):
+        hearing = Hearing(None)
+        hearing.lose_sight()
+        assert hearing.end(1, LEASE, 50 * SECOND) == 50 * SECOND + LOOK_AGAIN
+        assert not hearing.store_away
+        back(hearing, 60 * SECOND)
+        assert hearing.end(1, LEASE, 60 * SECOND) == 60 * SECOND + LEASE
+        back(hearing, 70 * SECOND)
+        assert hearing.end(1, LEASE, 70 * SECOND) == 60 * SECOND + LEASE
