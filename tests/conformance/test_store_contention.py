@@ -239,7 +239,7 @@ async def test_a_start_goes_by_the_clock_of_the_database(postgres, one):
         return await conn.fetchval(f"SELECT {NOW}")
 
     now = await one._read(read)
-    await _leased(one, far=now - 5 * SECOND, embedded_1=now + 90 * SECOND)
+    await _leased(one, far=now - 5 * SECOND, embedded_1=now + 10 * SECOND)
     await one.close()
     ends = await _ends_after_start(postgres, None)
     started = ends["far"] - 30 * SECOND
@@ -254,7 +254,10 @@ async def test_a_server_whose_listener_is_away_keeps_its_own_executors(
     """All the rest of it works. After the database was away nobody was seen lately."""
     alive, now = 3600 * SECOND if young else 1000, 7200 * SECOND
     monkeypatch.setattr(upkeep, "_ALIVE", alive)
-    await _leased(one, far=now - 1, embedded_1=now + 9, embedded_2=now + 9, embedded_3=now + 9)
+    heard = now - alive + 30 * SECOND  # the end of a lease that was renewed just too long ago
+    await _leased(
+        one, far=now - 1, embedded_1=heard, embedded_2=heard, embedded_3=heard, embedded_4=heard + 1
+    )
     for name, seen in (("embedded-1", now - alive + 1), ("embedded-2", now - alive)):
         await one.shared.met(name, [PollingExecutor("default", name, ("main",), seen, True)], 0)
 
@@ -267,5 +270,6 @@ async def test_a_server_whose_listener_is_away_keeps_its_own_executors(
         "far": now + 30 * SECOND,
         "embedded-1": now + 30 * SECOND,
         "embedded-2": now + 30 * SECOND if young else now,
-        "embedded-3": now,
+        "embedded-3": min(heard, now),
+        "embedded-4": now + 30 * SECOND,
     }

@@ -433,6 +433,8 @@ async def test_a_name_that_shows_a_standby_for_a_while_costs_that_while_alone(
                     assert [type(one) for one in await store.commit([unit])] == [Unavailable]
                 with pytest.raises(StoreUnavailable):
                     await store.session(s.key)
+                standby = Address(postgres.replace(address, f"127.0.0.1:{port}"))
+                assert await check_database(standby) == [], "it is read there"
                 proxy.turn_to(address)
 
                 async def written():

@@ -136,6 +136,8 @@ class EmbeddedExecutor:
                 _LOG.error("embedded_executor_failed", agent=agent, error=str(error))
             except Exception as error:  # noqa: BLE001 - it must not go without a word
                 _LOG.error("embedded_executor_failed", agent=agent, error=type(error).__name__)
+            else:
+                return  # It was drained: by an operator, or with the server.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._draining.wait(), _pause(attempt))
             attempt += 1

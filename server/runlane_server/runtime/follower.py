@@ -97,7 +97,7 @@ class Follower:
         self._interval = interval
         self._server = uuid.uuid4().hex
         self._cursor = ""
-        self._away = self._slow = False
+        self._away = self._blind = self._slow = False
         self._written = 0
         self._meeting: asyncio.Task[None] | None = None
         self.patience = PATIENCE
@@ -136,17 +136,20 @@ class Follower:
             self._cursor = ""
             if not self._away:
                 log.warning("other servers cannot be followed", error=told(error))
-                if isinstance(error, StoreUnavailable):
-                    # Who writes nothing has no other way to know. Once an outage: what fails
-                    # for ever must not put off the end of leases for ever.
-                    engine.lose_sight()
             self._away = True
+            if isinstance(error, StoreUnavailable) and not self._blind:
+                # Who writes nothing has no other way to know. Once an outage: what fails for
+                # ever must not put off the end of leases for ever.
+                engine.lose_sight()
+                self._blind = True
             return False
-        slow = engine.clock.now() - began > SLOW
-        if slow and not self._slow:  # So looks a network that said nothing for a while.
-            engine.lose_sight()
+        if whole:
+            slow = engine.clock.now() - began > SLOW
+            if slow and not self._slow:  # So looks a network that said nothing for a while.
+                engine.lose_sight()
+            self._slow = slow
         engine.see_store()
-        self._away, self._slow = False, slow
+        self._away = self._blind = False
         return True
 
     async def look(self, *, whole: bool = True) -> None:

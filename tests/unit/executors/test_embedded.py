@@ -24,7 +24,6 @@ async def test_the_pause_grows_to_half_a_minute_and_stays_there():
         (ToolError("no MCP server"), "embedded_executor_waits"),
         (ValueError("two tools of one name"), "embedded_executor_failed"),
         (RuntimeError("a fault"), "embedded_executor_failed"),
-        (None, None),
     ],
 )
 async def test_an_agent_whose_executor_ends_is_tried_again(monkeypatch, error, line):
@@ -46,8 +45,8 @@ async def test_an_agent_whose_executor_ends_is_tried_again(monkeypatch, error, l
             if len(made) == 3:
                 up.set()
                 await over.wait()
-            elif error is not None:
-                raise error
+                return
+            raise error
 
         async def drain(self) -> None:
             over.set()
@@ -61,4 +60,29 @@ async def test_an_agent_whose_executor_ends_is_tried_again(monkeypatch, error, l
         async with asyncio.timeout(10):
             await up.wait()
             await it.drain(1)
-    assert [one["event"] for one in lines] == ([line] * 2 if line else [])
+    assert [one["event"] for one in lines] == [line] * 2
+
+
+async def test_an_agent_that_an_operator_drained_stays_so(monkeypatch):
+    agent = AgentConfig(name="a", model=ScriptedModelConfig(kind="scripted"))
+    it = EmbeddedExecutor("unix:/nowhere", [agent], f"{EMBEDDED_PREFIX}1")
+    made = []
+
+    class Drained:
+        executor_id = "e"
+
+        async def run(self) -> None:
+            made.append(self)
+
+        async def drain(self) -> None:
+            pass
+
+        async def aclose(self, *, release: bool) -> None:
+            pass
+
+    monkeypatch.setattr(it, "_make", lambda *_: Drained())
+    await it.start()
+    async with asyncio.timeout(10):
+        await asyncio.wait(it._tasks)
+    await it.drain(1)
+    assert len(made) == 1

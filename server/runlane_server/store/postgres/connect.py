@@ -99,11 +99,13 @@ class Address:
         dsn: postgresql://...; it may hold a password, and is shown nowhere.
         statement_timeout: Seconds that a statement may take.
         connect_timeout: Seconds that it may take to connect.
+        standby: Whether a standby will do.
     """
 
     dsn: str = field(repr=False)
     statement_timeout: float = 30.0
     connect_timeout: float = 10.0
+    standby: bool = False
 
     @property
     def place(self) -> str:
@@ -139,7 +141,7 @@ class Address:
             "max_cacheable_statement_size": 0,
             "connection_class": _Connection,
             # A standby takes no writes, and what it shows is old: "no" may not stand on it.
-            "target_session_attrs": "primary",
+            "target_session_attrs": "any" if self.standby else "primary",
             "server_settings": {
                 "application_name": f"runlane {purpose} {socket.gethostname()}:{os.getpid()}",
                 "search_path": SCHEMA,

@@ -1,6 +1,6 @@
 """What can be told of a database without changing it, and while servers have it open."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runlane_server.store.errors import StoreError
 from runlane_server.store.migrate import read_migrations
@@ -53,7 +53,8 @@ async def examine_database(address: Address) -> ExaminedDatabase:
     """Looks at a database, on a connection that cannot write."""
     found = ExaminedDatabase(address.place)
     try:
-        conn = await address.connect("doctor", default_transaction_read_only="on")
+        anywhere = replace(address, standby=True)
+        conn = await anywhere.connect("doctor", default_transaction_read_only="on")
         try:
             await _examine(conn, found)
         except DRIVER_ERRORS as error:

@@ -67,7 +67,7 @@ async def check_database(address: Address) -> list[str]:
     Raises:
         StoreRefused: It holds no store of this version.
     """
-    patient = replace(address, statement_timeout=_CHECK_SECONDS)
+    patient = replace(address, statement_timeout=_CHECK_SECONDS, standby=True)
     conn = await patient.connect("check", default_transaction_read_only="on")
     try:
         await schema.refuse_unfit(conn)

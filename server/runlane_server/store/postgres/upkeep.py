@@ -34,12 +34,13 @@ async def settle_leases(conn: Conn, now: int, embedded_prefix: str) -> None:
     """Ends the leases of a process that is gone, and gives all others a full one.
 
     A server may live though its listener is away: with the database that was restarted, or in
-    want of a place. So an embedded executor that a server saw a moment ago counts as living;
-    over the time that the database was away, none could write that it saw one.
+    want of a place. So an embedded executor that a server saw, or heard on this lease, a moment
+    ago counts as living; over the time that the database was away, none could write that it did.
     """
     await conn.execute(
         "UPDATE leases l SET expire_time = CASE"
-        " WHEN $2::text <> '' AND starts_with(l.executor_id, $2::text) AND NOT EXISTS"
+        " WHEN $2::text <> '' AND starts_with(l.executor_id, $2::text)"
+        " AND l.expire_time - l.duration <= $1::bigint - $3::bigint AND NOT EXISTS"
         " (SELECT 1 FROM executors x WHERE x.executor_id = l.executor_id"
         " AND (x.last_poll_time > $1::bigint - $3::bigint OR clock_timestamp()"
         " < pg_postmaster_start_time() + $3::bigint * interval '1 microsecond'))"
