@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 from runlane import Agent, Client, Executor, ModelResponse
-from runlane.v1 import run_pb2
+from runlane.v1 import message_pb2, run_pb2
 from support_server import Link, dense, refused, seconds, told, unique, until, within
 
 pytestmark = pytest.mark.asyncio
@@ -137,7 +137,7 @@ async def test_a_limit_on_the_size_of_files_is_a_full_disk_and_passes(server):
     log = server.path.with_name(server.path.name + "-wal")
     async with Link(server.address) as link:
         await link.create(session)
-        await link.run(session)
+        run_id = await link.run(session)
         room = log.stat().st_size + 100_000
         _, hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (room, hard))
@@ -151,9 +151,17 @@ async def test_a_limit_on_the_size_of_files_is_a_full_disk_and_passes(server):
         for one in errors:
             if isinstance(one, grpc.aio.AioRpcError):
                 assert (one.code(), told(one).reason) == UNAVAILABLE
+        # A fork that finds no space harms its source, and leaves nothing of itself.
+        fork = unique("fork")
+        content = [message_pb2.Block(text="x" * 1_000_000)]
+        error = await refused(link.fork(run_id, session_id=fork, input={"content": content}))
+        assert (error.code, error.reason) == UNAVAILABLE
+        assert (await refused(link.session(fork))).reason == "SESSION_NOT_FOUND"
+        await check_answered(link, session, answers)
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (hard, hard))
         answers.append(await write_once_there_is_space(link, session, len(answers)))
         await check_answered(link, session, answers)
+        assert (await link.fork(run_id, session_id=fork)).session.session_id == fork
     server.restart()
     async with Link(server.address) as link:
         await check_answered(link, session, answers)
