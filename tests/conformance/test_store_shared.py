@@ -46,7 +46,9 @@ async def begun(store):
 async def test_leases_end_with_their_server_only_where_no_other_one_is(postgres, one):
     s, t = Scripted(), Scripted()
     await write(one, s.create().unit(), s.start().unit(), t.create().unit(), t.start().unit())
-    await write(one, s.lease("far", 60).unit(), t.lease("embedded-gone", 60).unit())
+    of = {"duration": 30 * SECOND}
+    far, near = s.lease("far", 60 * SECOND, **of), t.lease("embedded-gone", 60 * SECOND, **of)
+    await write(one, far.unit(), near.unit())
     ends = {lease.executor_id: lease.expire_time for lease in await one.leases()}
 
     async def after_start(now):
@@ -56,9 +58,9 @@ async def test_leases_end_with_their_server_only_where_no_other_one_is(postgres,
         await store.close()
         return found
 
-    assert await after_start(50) == ends, "others live: they took heartbeats all the time"
+    assert await after_start(50 * SECOND) == ends, "others live: they took heartbeats all the time"
     await one.close()
-    assert await after_start(50) == {"far": 80, "embedded-gone": 50}
+    assert await after_start(50 * SECOND) == {"far": 80 * SECOND, "embedded-gone": 50 * SECOND}
 
 
 async def test_servers_that_start_together_migrate_once(database):
