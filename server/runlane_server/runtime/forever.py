@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import structlog
 
@@ -29,7 +30,8 @@ async def forever(name: str, work: Callable[[], Awaitable[None]]) -> None:
         except Exception as error:  # noqa: BLE001 - who would hear of it?
             if loop.time() >= quiet_until:
                 quiet_until = loop.time() + TELL_SECONDS
-                _log.error(
-                    "a task of the server failed, and is begun again", task=name, exc_info=error
-                )
+                with suppress(Exception):  # A log that takes no lines any more ends nothing.
+                    _log.error(
+                        "a task of the server failed, and is begun again", task=name, exc_info=error
+                    )
             await asyncio.sleep(PAUSE_SECONDS)

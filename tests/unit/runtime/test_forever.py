@@ -43,3 +43,12 @@ async def test_work_that_fails_and_fails_is_said_now_and_then(monkeypatch):
     assert len(await rounds(monkeypatch, lambda _: True, 50)) == 1
     monkeypatch.setattr(module, "TELL_SECONDS", 0)
     assert len(await rounds(monkeypatch, lambda _: True, 50)) >= 49
+
+
+async def test_a_log_that_takes_no_lines_ends_nothing(monkeypatch):
+    class Closed:
+        def error(self, *_args, **_fields) -> None:
+            raise ValueError("I/O operation on closed file")
+
+    monkeypatch.setattr(module, "_log", Closed())
+    assert await rounds(monkeypatch, lambda number: number < 4, 5) == []
