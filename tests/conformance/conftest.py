@@ -48,6 +48,15 @@ async def one(postgres: str):
 
 
 @pytest_asyncio.fixture
+async def other(postgres: str, one: PostgresStore):
+    """A second server's store on the same database."""
+    made = PostgresStore(Address(postgres), readers=2)
+    await made.open(0, "embedded-")
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture
 async def database(postgres_server):
     """The address of a database that no store was ever in."""
     await postgres_server.execute("DROP DATABASE IF EXISTS fresh WITH (FORCE)")

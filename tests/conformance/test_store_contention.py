@@ -5,7 +5,6 @@ import contextlib
 
 import asyncpg
 import pytest
-import pytest_asyncio
 from runlane_server.app.keys import NO_GRANT, KeyRing, NewKey
 from runlane_server.core.keys import ALL_SCOPES
 from runlane_server.core.rows import SessionDeleted, SessionUpdated, TimerSet
@@ -27,15 +26,6 @@ from store_inside import inside
 
 pytestmark = pytest.mark.asyncio
 SECOND = 1_000_000
-
-
-@pytest_asyncio.fixture
-async def other(postgres, one):
-    """A second server's store on the same database."""
-    made = PostgresStore(Address(postgres), readers=2)
-    await made.open(0, "embedded-")
-    yield made
-    await made.close()
 
 
 async def write(store, *units):

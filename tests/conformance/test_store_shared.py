@@ -4,7 +4,6 @@ import asyncio
 
 import asyncpg
 import pytest
-import pytest_asyncio
 from runlane_server.core.model import SessionKey
 from runlane_server.store.base import (
     Committed,
@@ -20,15 +19,6 @@ from store_builders import Scripted, request
 pytestmark = pytest.mark.asyncio
 
 SECOND = 1_000_000
-
-
-@pytest_asyncio.fixture
-async def other(postgres, one):
-    """A second server's store on the same database."""
-    made = PostgresStore(Address(postgres), readers=2)
-    await made.open(0, "embedded-")
-    yield made
-    await made.close()
 
 
 async def write(store, *units):

@@ -29,6 +29,9 @@ from runlane_server.core.words import (
 READ_BYTES = 4 * 1024 * 1024
 """What one read of rows that may be large gives, where the caller says nothing."""
 
+KEPT_METHODS = frozenset({"CreateSession", "ForkSession", "ImportSession"})
+"""Methods whose request records stay as long as the session that they made."""
+
 DRAINED_MAX = 10_000
 """Drained executors that are kept: those that were drained last."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from runlane_server.core.model import SessionKey
 from runlane_server.core.rows import LeaseDropped, LeasePut, SessionDeleted, SessionInserted
 from runlane_server.store.base import (
+    KEPT_METHODS,
     Committed,
     CommitUnit,
     Conflict,
@@ -27,9 +28,6 @@ from runlane_server.store.postgres import calls, rows, turns
 from runlane_server.store.postgres.connect import NOW
 from runlane_server.store.postgres.plan import BadRow, Kind, Plan, Raced, columns
 from runlane_server.store.postgres.rows import json_text
-
-KEPT_METHODS = frozenset({"CreateSession", "ForkSession", "ImportSession"})
-"""Methods whose request records stay as long as the session that they made."""
 
 _WRITERS = {**rows.WRITERS, **turns.WRITERS, **calls.WRITERS}
 _COMMITTED = Committed()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from runlane_server.core.model import SessionKey
 from runlane_server.core.rows import LeaseDropped, SessionInserted
 from runlane_server.store.base import (
+    KEPT_METHODS,
     Committed,
     CommitUnit,
     Conflict,
@@ -23,9 +24,6 @@ from runlane_server.store.base import (
 )
 from runlane_server.store.sqlite import calls, rows
 from runlane_server.store.sqlite.rows import BadRow, events_start, insert_session
-
-KEPT_METHODS = frozenset({"CreateSession", "ForkSession", "ImportSession"})
-"""Methods whose request records stay as long as the session that they made."""
 
 _CACHED_KEYS = 50_000
 _WRITERS = {**rows.WRITERS, **calls.WRITERS}
